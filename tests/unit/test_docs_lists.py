@@ -81,8 +81,8 @@ def words(cells: Iterator[str] | list[str]) -> set[str]:
 
 def condition(text: str) -> str:
     """What a page says of a condition of the chart."""
-    switch = re.fullmatch(r"\(?\.Values\.(\w+)\)?\.enabled", text)
-    return CONDITIONS[text] if switch is None else f"`{switch[1]}.enabled`"
+    switch = re.fullmatch(r"\(?\.Values\.(\w+)\)?\.(enabled|ranges)", text)
+    return CONDITIONS[text] if switch is None else f"`{switch[1]}.{switch[2]}`"
 
 
 def granted() -> set[tuple[str, str, str]]:

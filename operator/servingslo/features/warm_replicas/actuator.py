@@ -1,14 +1,12 @@
 """Takes pods out of the traffic and puts their engines to sleep, and wakes them."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.engines.channel import EngineChannel
-from servingslo.adapters.kubernetes.api.client import KubeObject
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
-from servingslo.adapters.kubernetes.pods.records import PodRecord
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.means import ActuatorRow, Means
@@ -27,7 +25,6 @@ from servingslo.features.warm_replicas.pods import (
     LABEL,
     NOT_SERVING,
     SERVING,
-    OnCall,
     SleepingPods,
     on_call,
     sleep_api,
@@ -38,8 +35,7 @@ from servingslo.policy.inputs import InForce, SignalProblem, Targets
 from servingslo.policy.ports import WorkloadView
 from servingslo.reasons import Reason
 
-# After an engine refused to sleep, none of that resource is asked for this long: it was started
-# without sleep mode, and its pods are in the traffic again.
+# After an engine refused, none of that resource is asked: it was started without sleep mode.
 REFUSED_SECONDS = 600.0
 _OFF = "the administrator lets no engine be put to sleep"
 _SELECTED = f"its selector has the label {LABEL}, so that a pod without it would be replaced"
@@ -49,8 +45,7 @@ _SELECTED = f"its selector has the label {LABEL}, so that a pod without it would
 class WarmReplicas:
     """Reads from the pods' labels who takes requests, and carries out what was decided.
 
-    pods: None if the administrator enabled no access to engines. sleeps: whether engines may be put
-    to sleep. What is out when it is off, or when nobody asks for it any more, is woken.
+    pods: None without access to engines. sleeps: whether they may be put to sleep; else all wake.
     """
 
     inventory: Inventory | None
@@ -73,10 +68,13 @@ class WarmReplicas:
             if one is not None and one.labels.get(LABEL) in (SERVING, NOT_SERVING)
         }
         unlabelled = [pod.name for pod in view.pods if pod.name not in values]
-        return InForce(values=values, refused=self._why_not(ref, view, unlabelled))
+        deployment = self.inventory.deployments.get(ref.namespace, view.target.name)
+        selected = deployment is None or any(one.key == LABEL for one in deployment.selector)
+        refused = self._why_not(ref, view, unlabelled, selected=selected)
+        return InForce(values=values, refused=refused)
 
     def _why_not(
-        self, ref: ResourceRef, view: WorkloadView, unlabelled: Sequence[str]
+        self, ref: ResourceRef, view: WorkloadView, unlabelled: Sequence[str], *, selected: bool
     ) -> SignalProblem | None:
         """Why no engine of the target may be put to sleep."""
         runtime = view.read_as.runtime
@@ -89,15 +87,11 @@ class WarmReplicas:
             reason, detail = Reason.KIND_NOT_SUPPORTED, f"{what}: of Deployments, engines of vLLM"
         elif unlabelled:
             detail = f'{unlabelled[0]} has no label {LABEL}: "{SERVING}"'
-        elif self._is_selected(ref.namespace, view.target.name):
+        elif selected:
             detail = f"{view.target.name}: {_SELECTED}"
         elif SystemClock.elapsed_seconds() < until:
             detail = said
         return SignalProblem(reason=reason, detail=detail) if detail else None
-
-    def _is_selected(self, namespace: str, name: str) -> bool:
-        found = None if self.inventory is None else self.inventory.deployments.get(namespace, name)
-        return found is None or any(one.key == LABEL for one in found.selector)
 
     def wanted(self, assignment: Assignment) -> Change | None:
         """What is done to the decided pods."""
@@ -149,9 +143,12 @@ class WarmReplicas:
     async def undo(self, acting: Acting) -> Sequence[Change]:
         """Wake the pods of resources that are gone or no longer ask for it."""
         changes, acting = list[Change](), Switch(self.sleeps).acting(acting)
-        for record in self._out():
-            if self.pods is None:
-                break
+        if self.inventory is None or self.pods is None:
+            return ()
+        caches = self.inventory.pods.caches.values()
+        for record in [one for cache in caches for one in list(cache.items.values())]:
+            if record.labels.get(LABEL) != NOT_SERVING or record.deleting:
+                continue
             try:
                 item = await self.pods.read(record.namespace, record.name)
             except NotFoundError:
@@ -167,21 +164,8 @@ class WarmReplicas:
             change = replace(
                 _change(resource, f"Pod/{record.name}", back), outcome=ChangeOutcome.ROLLED_BACK
             )
-            changes += await undone(_counted(self.pods, item, found), change)
+            changes += await undone(self.pods.wake(item, found), change)
         return changes
-
-    def _out(self) -> Iterator[PodRecord]:
-        """The pods that take no requests."""
-        for cache in () if self.inventory is None else self.inventory.pods.caches.values():
-            for record in list(cache.items.values()):
-                if record.labels.get(LABEL) == NOT_SERVING and not record.deleting:
-                    yield record
-
-
-async def _counted(pods: SleepingPods, item: KubeObject, found: OnCall) -> int:
-    """Wake one; how many that were."""
-    await pods.wake(item, found)
-    return 1
 
 
 def _change(

@@ -4,7 +4,7 @@ A pod that is to sleep gets no requests first, and is put to sleep only when a s
 that shows none running or waiting. One that sleeps and has requests all the same is woken.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from servingslo.estimation.pods.health import ASLEEP
@@ -19,13 +19,14 @@ from servingslo.features.warm_replicas.call import (
 )
 from servingslo.features.warm_replicas.mix import (
     LONGEST_WAKE_SECONDS,
+    NEWEST_WEIGHT,
     WarmMemory,
     awake_of,
     known,
 )
 from servingslo.policy.facts import Facts
 from servingslo.policy.hpa_behavior import DEFAULT_DOWN_WINDOW_SECONDS
-from servingslo.policy.inputs import InForce
+from servingslo.policy.inputs import InForce, SignalProblem
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import acting_limit
@@ -68,9 +69,7 @@ class WarmKnob(PlainKnob):
             limit = acting_limit(context.targets, context.limits)
             return Outcome(replace(told, reason=limit or told.reason), remembered)
         if standing.refused is not None:
-            problem = standing.refused
-            back = _wake(told, remembered, tick, told.on_call)
-            return Outcome(*_because(back, problem.reason, problem.detail))
+            return Outcome(*_wake(told, remembered, tick, told.on_call, standing.refused))
         return Outcome(*_step(tick, told, remembered, stated))
 
     def dump(self, memory: object) -> object:
@@ -85,11 +84,10 @@ class WarmKnob(PlainKnob):
         if not isinstance(stored, dict):
             return None
         wake, needed = stored.get("wake"), stored.get("needed")
-        if not isinstance(wake, float) or not 0.0 <= wake <= LONGEST_WAKE_SECONDS:
+        if not isinstance(wake, float) or not isinstance(needed, float | None):
             return None
-        return WarmMemory(
-            wake_seconds=wake, needed_seconds=needed if isinstance(needed, float) else None
-        )
+        sane = 0.0 <= wake <= LONGEST_WAKE_SECONDS
+        return WarmMemory(wake_seconds=wake, needed_seconds=needed) if sane else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,12 +126,6 @@ class _Tick:
         engines = () if found is None else found.engines
         return any((one.running or 0.0) + (one.waiting or 0.0) > 0.0 for one in engines)
 
-    @property
-    def blind(self) -> bool:
-        """Whether metrics are missing, and not only for a moment."""
-        signals = self.context.signals
-        return signals.no_metrics is not None and not self.context.briefly_blind
-
 
 def _seen(tick: _Tick, memory: WarmMemory) -> WarmMemory:
     """The memory with what this tick shows: pods that are out, and pods that woke."""
@@ -144,7 +136,9 @@ def _seen(tick: _Tick, memory: WarmMemory) -> WarmMemory:
         if pod in tick.out or tick.asleep(pod):
             woken[pod] = at
         elif pod in tick.pods and now - at < LONGEST_WAKE_SECONDS:
-            memory = memory.with_wake(now - at)
+            mean = memory.wake_seconds
+            mean += NEWEST_WEIGHT * (now - at - mean)
+            memory = replace(memory, wake_seconds=mean)
     return replace(memory, out=out, woken=woken)
 
 
@@ -152,17 +146,15 @@ def _told(tick: _Tick, stated: WarmTargets, memory: WarmMemory) -> WarmDecision:
     """What stands, with nothing ordered."""
     context, on_call = tick.context, tuple(sorted(tick.out & tick.pods.keys()))
     asleep = sum(map(tick.asleep, on_call))
-    price = None
-    if context.targets.cost is not None:
-        replicas = context.current - (1.0 - stated.cost_ratio) * asleep
-        price = replicas * context.targets.cost.replica_hourly
+    cost = context.targets.cost
+    priced = context.current - (1.0 - stated.cost_ratio) * asleep
     return WarmDecision(
         reason=Reason.DEMAND_MET,
         awake=max(context.current - len(on_call), 0),
         on_call=on_call,
         asleep=asleep,
         wake_seconds=memory.wake_seconds,
-        cost_per_hour=price,
+        cost_per_hour=None if cost is None else priced * cost.replica_hourly,
     )
 
 
@@ -172,27 +164,23 @@ _Step = tuple[WarmDecision, WarmMemory]
 def _step(tick: _Tick, told: WarmDecision, memory: WarmMemory, stated: WarmTargets) -> _Step:
     """What is done at this tick."""
     context, now = tick.context, tick.context.now_seconds
-    if tick.blind:
-        problem = context.signals.no_metrics
-        reason = told.reason if problem is None else problem.reason
-        return _because(_wake(told, memory, tick, told.on_call), reason)
+    problem = context.signals.no_metrics
+    if problem is not None and not context.briefly_blind:
+        return _wake(told, memory, tick, told.on_call, problem)
     disturbed = [pod for pod in told.on_call if tick.asleep(pod) and tick.has_requests(pod)]
-    if context.signals.no_metrics is not None:
+    if problem is not None:
         return _wake(told, memory, tick, disturbed)
     awake = awake_of(context)
     told = replace(told, awake=awake.needed)
-    missing = awake.needed - awake.present
-    if missing >= 0:
-        memory = replace(memory, fewer_seconds=None)
+    missing, since = awake.needed - awake.present, memory.fewer_seconds
     if awake.needed >= context.current:
         memory = replace(memory, needed_seconds=now)
-    surplus = max(len(told.on_call) - stated.most, 0)
     if missing > 0 or disturbed:
         first = sorted(told.on_call, key=lambda pod: (tick.asleep(pod), pod))
         first = [*disturbed, *(pod for pod in first if pod not in disturbed)]
         return _wake(told, memory, tick, first[: max(missing, len(disturbed))])
     _, memory = _wake(told, memory, tick, ())
-    since = now if memory.fewer_seconds is None else memory.fewer_seconds
+    since = now if since is None else since
     memory = replace(memory, fewer_seconds=since if missing < 0 else None)
     idle = [
         pod
@@ -200,45 +188,41 @@ def _step(tick: _Tick, told: WarmDecision, memory: WarmMemory, stated: WarmTarge
         if not tick.asleep(pod) and tick.is_idle(pod, (memory.out or {}).get(pod, now))
     ]
     settled = now - since >= DEFAULT_DOWN_WINDOW_SECONDS
-    room = 0 if surplus or not settled else min(-missing, stated.most - len(told.on_call))
-    names = _least_busy(tick, context.serving)[: max(room, 0)]
+    room = min(-missing, stated.most - len(told.on_call)) if settled else 0
+    names = _least_busy(tick)[: max(room, 0)]
     if not idle and not names:
         return told, memory
     ordered = replace(told, takes_out=tuple(names), sleeps=tuple(idle))
     return replace(ordered, reason=Reason.ENGINES_PUT_TO_SLEEP), memory
 
 
-def _least_busy(tick: _Tick, serving: Sequence[PodSample]) -> list[str]:
+def _least_busy(tick: _Tick) -> list[str]:
     """The pods that serve, in the order in which they are taken out."""
+    busy = {
+        pod.name: sum((one.running or 0.0) + (one.waiting or 0.0) for one in pod.engines)
+        for pod in tick.context.serving
+        if pod.engines
+    }
+    return sorted(busy, key=lambda pod: (busy[pod], pod))
 
-    def load(pod: PodSample) -> tuple[float, str]:
-        busy = sum((one.running or 0.0) + (one.waiting or 0.0) for one in pod.engines)
-        return busy, pod.name
 
-    ready = [pod for pod in serving if pod.name not in tick.out and pod.engines]
-    return [pod.name for pod in sorted(ready, key=load)]
-
-
-def _wake(told: WarmDecision, memory: WarmMemory, tick: _Tick, pods: Iterable[str]) -> _Step:
+def _wake(
+    told: WarmDecision,
+    memory: WarmMemory,
+    tick: _Tick,
+    pods: Sequence[str],
+    problem: SignalProblem | None = None,
+) -> _Step:
     """Wake these pods; those that were asked a moment ago and are not back are asked again."""
-    now, names, asked = tick.context.now_seconds, tuple(pods), memory.woken or {}
-    memory = replace(
-        memory,
-        woken={pod: at for pod, at in asked.items() if pod not in tick.out}
-        | {pod: asked.get(pod, now) for pod in names},
-    )
-    if not names:
-        return told, memory
-    return (
-        replace(told, wakes=names, reason=Reason.ENGINES_WOKEN),
-        replace(memory, fewer_seconds=None),
-    )
-
-
-def _because(step: _Step, reason: Reason, detail: str = "") -> _Step:
-    """The same for another reason."""
-    told, memory = step
-    return replace(told, reason=reason, detail=detail), memory
+    now, asked = tick.context.now_seconds, memory.woken or {}
+    waiting = {pod: at for pod, at in asked.items() if pod not in tick.out}
+    woken = waiting | {pod: asked.get(pod, now) for pod in pods}
+    memory = replace(memory, woken=woken, fewer_seconds=None)
+    if pods:
+        told = replace(told, wakes=tuple(pods), reason=Reason.ENGINES_WOKEN)
+    if problem is not None:
+        told = replace(told, reason=problem.reason, detail=problem.detail)
+    return told, memory
 
 
 PART = WarmKnob()

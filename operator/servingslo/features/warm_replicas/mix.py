@@ -1,9 +1,7 @@
 """The least-cost mix: how many replicas are needed awake, and how many on call.
 
-A replica that sleeps is back within seconds, one that is ordered within a cold start. So the count
-awake follows the demand that is forecast for the wake time. The whole count follows the one for the
-cold start, at a higher quantile, because a replica that sleeps is cheaper. The quantile is that of
-the newsvendor: a unit of stock is kept while the chance that it is needed exceeds its price over
+The count awake follows the demand that is forecast for the wake time, the whole count that for the
+cold start. The newsvendor keeps a unit while the chance that it is needed exceeds its price over
 that of a shortage. Planning at a quantile q for awake replicas prices a shortage at 1/(1 − q) of a
 replica, so at a share c of its price one is kept up to the quantile 1 − c·(1 − q).
 Source: K. J. Arrow, T. Harris, J. Marschak, "Optimal Inventory Policy", Econometrica 1951.
@@ -36,7 +34,7 @@ ASSUMED_WAKE_SECONDS = 10.0
 # A wake that is not seen for this long has failed: four scrapes.
 LONGEST_WAKE_SECONDS = 4.0 * SCRAPE_SECONDS
 # Weight of the newest wake in the mean: about the last four.
-_NEWEST = 0.25
+NEWEST_WEIGHT = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +51,6 @@ class WarmMemory:
     fewer_seconds: float | None = None
     out: Mapping[str, float] | None = None
     woken: Mapping[str, float] | None = None
-
-    def with_wake(self, seconds: float) -> "WarmMemory":
-        """The memory with one more wake."""
-        mean = self.wake_seconds + _NEWEST * (seconds - self.wake_seconds)
-        return replace(self, wake_seconds=mean)
 
 
 def known(memory: object) -> WarmMemory:
@@ -77,14 +70,6 @@ class Awake:
     present: int
     needed: int
     spare: int
-
-
-def usable(context: TickContext) -> WarmTargets | None:
-    """What is stated, if engines can be put to sleep and woken now; else None."""
-    standing = context.observation.in_force.get(WARM_REPLICAS)
-    if standing is None or standing.refused is not None:
-        return None
-    return TARGETS.of(context.targets.features)
 
 
 def awake_of(context: TickContext) -> Awake:
@@ -132,9 +117,13 @@ def _without(pods: Pods, names: frozenset[str]) -> Pods:
 
 
 def warm_need(context: TickContext, case: Case | None) -> Need | None:
-    """The whole count with replicas on call, beyond those that are needed awake."""
-    stated = usable(context)
-    if stated is None:
+    """The whole count with replicas on call, beyond those that are needed awake.
+
+    None if engines can not be put to sleep and woken now.
+    """
+    stated = TARGETS.of(context.targets.features)
+    standing = context.observation.in_force.get(WARM_REPLICAS)
+    if stated is None or standing is None or standing.refused is not None:
         return None
     awake = awake_of(context)
     core = max(awake.needed - awake.spare, 0)

@@ -2,8 +2,7 @@
 
 Services and pools of a gateway select `servingslo.dev/serving: "true"`, a label of the pod template
 that its ReplicaSet does not select. So a pod that starts serves, whether an operator runs or not.
-One patch sets the label to "false", says who did so, and makes Kubernetes remove this pod before
-one that serves. It fails if the pod has changed since it was read.
+One patch sets it to "false", says who did so, and makes Kubernetes remove this pod first.
 """
 
 from dataclasses import dataclass
@@ -86,12 +85,12 @@ class SleepingPods:
         """Put the engine of a pod that is out to sleep. Raises: ClusterError."""
         item = await self.read(ref.namespace, pod)
         found = on_call(item)
-        if found is None or found.owner != ref or not _is_out(item):
+        if found is None or found.owner != ref or item["metadata"]["labels"][LABEL] == SERVING:
             raise WriteConflictError(f"{pod} is not as it was read any more")
         await self._ask(item, found, wakes=False)
 
-    async def wake(self, item: KubeObject, found: OnCall) -> None:
-        """Wake its engine, then let it get requests again. Raises: ClusterError."""
+    async def wake(self, item: KubeObject, found: OnCall) -> int:
+        """Wake its engine, then let it get requests again; 1. Raises: ClusterError."""
         try:
             await self._ask(item, found, wakes=True)
         except EngineRefusedError as error:
@@ -99,6 +98,7 @@ class SleepingPods:
                 raise
         gone = [key for key in (OWNER_ANNOTATION, DELETION_COST) if key in annotations_of(item)]
         await self._patch(item, [_labelled(SERVING), *map(removed_annotation, gone)])
+        return 1
 
     async def _ask(self, item: KubeObject, found: OnCall, *, wakes: bool) -> None:
         record, api = pod_record(item, None), sleep_api(found.runtime)
@@ -124,12 +124,6 @@ def _path(namespace: str, pod: str) -> ApiPath:
     return api_path("v1", "pods", namespace=namespace, name=pod)
 
 
-def _is_out(item: KubeObject) -> bool:
-    labels = item["metadata"].get("labels") or {}
-    return bool(labels.get(LABEL) == NOT_SERVING)
-
-
 def _labelled(value: str) -> KubeObject:
-    return {
-        "op": "replace", "path": f"/metadata/labels/{LABEL.replace('/', '~1')}", "value": value
-    }  # fmt: skip
+    path = f"/metadata/labels/{LABEL.replace('/', '~1')}"
+    return {"op": "replace", "path": path, "value": value}

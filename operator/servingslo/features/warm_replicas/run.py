@@ -8,9 +8,6 @@ import typer
 from servingslo.adapters.engines.channel import EngineOptions, engine_options
 from servingslo.cli.running.feature_flags import Serving
 
-# As vLLM serves by default.
-PORT = 8000
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmOptions:
@@ -26,22 +23,13 @@ class WarmFlags:
     """Without a range no engine is asked."""
 
     warm_replicas: Annotated[
-        bool,
-        typer.Option(
-            help="Put engines to sleep where a ServingSLO states replicas.warm. Off: those that "
-            "sleep are woken."
-        ),
+        bool, typer.Option(help="Put engines to sleep for replicas.warm. Off: they are woken.")
     ] = False
     warm_range: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Addresses of pods (CIDR) that the operator may put to sleep and wake; "
-            "repeatable. None by default."
-        ),
+        typer.Option(help="Addresses of pods (CIDR) that may sleep; repeatable. None by default."),
     ] = None
-    warm_port: Annotated[int, typer.Option(help="Port of the engines' API.", min=1, max=65535)] = (
-        PORT
-    )
+    warm_port: Annotated[int, typer.Option(help="Port of their API.", min=1, max=65535)] = 8000
 
 
 class WarmRun:

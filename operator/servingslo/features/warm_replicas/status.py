@@ -1,45 +1,30 @@
 """The part of the status about replicas on call, and its gauges."""
 
-from collections.abc import Callable
-
 from servingslo.api.status_base import StatusModel, StatusPart, told
-from servingslo.features.warm_replicas.call import TARGETS, WarmDecision, warm_of
-from servingslo.policy.decision import Decision
-
-
-def _of(value: Callable[[WarmDecision], float | None]) -> Callable[[Decision], float | None]:
-    def found(decision: Decision) -> float | None:
-        decided = warm_of(decision.knobs)
-        return None if decided is None else value(decided)
-
-    return found
+from servingslo.features.warm_replicas.call import TARGETS, warm_of
 
 
 class WarmStatus(StatusModel):
     """The replicas on call, if replicas.warm is set."""
 
     awake: int | None = told(
-        _of(lambda one: one.awake),
-        "Replicas that are needed awake.",
-        gauge="servingslo_warm_awake_replicas",
+        "awake", "Replicas that are needed awake.", gauge="servingslo_warm_awake_replicas"
     )
     on_call: int | None = told(
-        _of(lambda one: len(one.on_call)),
+        lambda one: len(one.on_call),
         "Replicas that take no requests.",
         gauge="servingslo_warm_on_call_replicas",
     )
     asleep: int | None = told(
-        _of(lambda one: one.asleep),
-        "Those of them that sleep.",
-        gauge="servingslo_warm_asleep_replicas",
+        "asleep", "Those of them that sleep.", gauge="servingslo_warm_asleep_replicas"
     )
     wake_seconds: float | None = told(
-        _of(lambda one: one.wake_seconds),
+        "wake_seconds",
         "Seconds from the order to wake one until it is seen to serve; measured.",
         gauge="servingslo_warm_wake_seconds",
     )
     cost_per_hour: float | None = told(
-        _of(lambda one: one.cost_per_hour),
+        "cost_per_hour",
         "Cost of all replicas for an hour, those that sleep at their share.",
     )
 
@@ -48,5 +33,5 @@ PART = StatusPart(
     key=TARGETS,
     model=WarmStatus,
     description="The replicas on call, if replicas.warm is set.",
-    of=lambda decision: decision if warm_of(decision.knobs) else None,
+    of=lambda decision: warm_of(decision.knobs),
 )

@@ -23,22 +23,12 @@ class WarmText(Text):
             yield "warm", decided.reason.value
 
     def knob_lines(self, knobs: Reports) -> Iterator[str]:
-        """'On call: 3 replicas, 2 of them asleep, back within 8 s; 4 are needed awake'."""
+        """'On call: 3, 2 of them asleep, back within 8s; 4 needed awake'."""
         if (decided := warm_of(knobs)) is None:
             return
-        count = len(decided.on_call)
         back = format_duration(round(decided.wake_seconds))
-        yield (
-            f"On call: {count} replica{'' if count == 1 else 's'}, {decided.asleep} of them "
-            f"asleep, back within {back}; {decided.awake} needed awake"
-        )
-        for done, pods in (
-            ("woken", decided.wakes),
-            ("put to sleep", decided.sleeps),
-            ("taken out of the traffic", decided.takes_out),
-        ):
-            if pods:
-                yield f"  {done}: {', '.join(pods)}"
+        told = f"On call: {len(decided.on_call)}, {decided.asleep} of them asleep, back within"
+        yield f"{told} {back}; {decided.awake} needed awake"
         if decided.detail:
             yield f"  {decided.reason.value}: {decided.detail}"
 
