@@ -86,7 +86,11 @@ def test_what_waits_for_quota_is_queued_and_served_when_it_comes(
     assert tenant.ready_replicas() == QUOTA
     ordered = tenant.replicas()
     assert ordered > QUOTA
-    assert pending(rig, tenant.namespace) == ordered - QUOTA
+    # The status of a queue follows its workloads.
+    tenant.wait(
+        lambda: pending(rig, tenant.namespace) == ordered - QUOTA,
+        what="the queue counts what waits",
+    )
     assert counts_while(tenant, SETTLED_SECONDS) == {ordered}
 
     set_quota(rig, tenant.namespace, ENOUGH)
@@ -95,7 +99,7 @@ def test_what_waits_for_quota_is_queued_and_served_when_it_comes(
         what="the pods that waited serve",
         timeout_seconds=PATIENCE_SECONDS,
     )
-    assert pending(rig, tenant.namespace) == 0
+    tenant.wait(lambda: pending(rig, tenant.namespace) == 0, what="the queue is empty")
     tenant.wait(lambda: tenant.condition("ScalingLimited")[1] != "Queued", what="no queue any more")
     tenant.wait(
         lambda: tenant.condition("SLOMet")[0] == "True",
