@@ -124,7 +124,11 @@ class LimitNotEnforceableError(ClusterError):
 
 
 class EngineRefusedError(ClusterError):
-    """An engine's own API refused a request, or sent an invalid answer."""
+    """An engine's own API refused a request, or sent an invalid answer. status: of its answer."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class ArgumentsNotUnderstoodError(ServingSLOError):

@@ -25,6 +25,7 @@ class Constraint(StrEnum):
     SATURATION = "saturation"
     RESERVE = "reserve"
     DEADLINE = "deadline"
+    WARM = "warm"
     MIN_REPLICAS = "min-replicas"
 
 
@@ -44,6 +45,7 @@ class Reason(StrEnum):
     RESERVE_BOUND = "ReserveBound"
     DEADLINE_BOUND = "DeadlineBound"
     DISPATCHER_SILENT = "DispatcherSilent"
+    WARM_BOUND = "WarmBound"
     TOLERATED_FAILURES = "ToleratedFailures"
     IDLE = "Idle"
     ASLEEP = "Asleep"
@@ -237,6 +239,9 @@ class Reason(StrEnum):
     BUFFER_RAISED = "BufferRaised"
     BUFFER_LOWERED = "BufferLowered"
     BUFFER_PUT_BACK = "BufferPutBack"
+    # Sleep
+    ENGINES_PUT_TO_SLEEP = "EnginesPutToSleep"
+    ENGINES_WOKEN = "EnginesWoken"
 
 
 BOUND_REASON = {
@@ -251,5 +256,6 @@ BOUND_REASON = {
     Constraint.SATURATION: Reason.SATURATION_BOUND,
     Constraint.RESERVE: Reason.RESERVE_BOUND,
     Constraint.DEADLINE: Reason.DEADLINE_BOUND,
+    Constraint.WARM: Reason.WARM_BOUND,
     Constraint.MIN_REPLICAS: Reason.MIN_REPLICAS_REACHED,
 }

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from servingslo.adapters.engines.channel import EngineChannel, engine_options
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import EngineRefusedError
-from servingslo.features.dynamic_batches.channel import EngineChannel, engine_options
 from servingslo.features.dynamic_batches.model_repository import ModelRepository
 from servingslo.features.dynamic_batches.servers import BatcherLimits, Owner
 from servingslo_lab.rig.processes import ProcessFamily
@@ -75,7 +75,7 @@ class Cluster:
 def repository(keys: Path) -> ModelRepository:
     """What the operator speaks to the pod by."""
     client: Any = Cluster()
-    channel = EngineChannel(engine_options(["127.0.0.0/8"], keys))
+    channel = EngineChannel(engine_options("--engine-range", ["127.0.0.0/8"], keys))
     record = pod_record(POD, None)
     return ModelRepository(channel, client, lambda *_: record)
 

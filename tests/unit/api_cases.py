@@ -18,6 +18,9 @@ for _path in sorted(Path(__file__).parents[1].glob("features/*/api_cases.yaml"))
     for _name, _more in yaml.safe_load(_path.read_text(encoding="utf-8")).items():
         _BASES += [] if _name in TABLE else [_name]
         _known = TABLE.get(_name, type(_more)())
+        if _name == "base" and "replicas" in _more:
+            # Several features add a field there.
+            _more["replicas"] = {**_known["replicas"], **_more["replicas"]}
         TABLE[_name] = {**_known, **_more} if isinstance(_more, dict) else [*_known, *_more]
 # A rule about the field of a feature that is gone holds no more.
 _FIELDS = {path.partition(".")[0].partition("[")[0] for path in TABLE["fields"]}

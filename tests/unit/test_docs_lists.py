@@ -81,7 +81,7 @@ def words(cells: Iterator[str] | list[str]) -> set[str]:
 
 def condition(text: str) -> str:
     """What a page says of a condition of the chart."""
-    switch = re.fullmatch(r"\(?\.Values\.(\w+)\)?\.(enabled|maxReplicas)", text)
+    switch = re.fullmatch(r"\(?\.Values\.(\w+)\)?\.(enabled|maxReplicas|ranges)", text)
     return CONDITIONS[text] if switch is None else f"`{switch[1]}.{switch[2]}`"
 
 

@@ -14,6 +14,7 @@
 {{- include "servingslo.degradation.args" . }}
 {{- include "servingslo.node_buffer.args" . }}
 {{- include "servingslo.dynamic_batches.args" . }}
+{{- include "servingslo.warm_replicas.args" . }}
 {{- end }}
 
 {{- define "servingslo.features.ports" }}
@@ -34,6 +35,7 @@
 {{- include "servingslo.batch_limits.rights" . }}
 {{- include "servingslo.degradation.rights" . }}
 {{- include "servingslo.node_buffer.rights" . }}
+{{- include "servingslo.warm_replicas.rights" . }}
 {{- end }}
 
 {{- define "servingslo.features.roles" }}
@@ -46,6 +48,7 @@
 
 {{- define "servingslo.features.egress" }}
 {{- include "servingslo.dynamic_batches.egress" . }}
+{{- include "servingslo.warm_replicas.egress" . }}
 {{- end }}
 
 {{- define "servingslo.features.warnings" }}
@@ -353,4 +356,50 @@ subjects:
 {{- if and .Values.batching.apply.enabled .Values.batching.apply.serversOnly (not .Values.engines.ranges) }}
 - batching.apply.serversOnly changes limits of running servers, and without engines.ranges it speaks to none.
 {{- end }}
+{{- end }}
+
+{{- /* Absent with --reuse-values. */ -}}
+{{- define "servingslo.warm_replicas.args" }}
+{{- $warm := .Values.warm | default dict }}
+{{- $ranges := $warm.ranges | default list }}
+{{- if .Release.IsUpgrade }}
+{{- $running := lookup "apps/v1" "Deployment" .Release.Namespace (include "servingslo.name" .) }}
+{{- range $container := dig "spec" "template" "spec" "containers" list $running }}
+{{- if and (has "--warm-replicas=true" ($container.args | default list)) (not $ranges) }}
+{{- fail "warm.ranges: nothing is not allowed; allowed: a first upgrade with warm.enabled: false alone, which wakes the engines" }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $warm.enabled (not $ranges) }}
+{{- fail "warm.ranges: nothing is not allowed; allowed: the addresses of pods, or enabled: false" }}
+{{- end }}
+{{- if $warm.enabled }}
+- --warm-replicas=true
+{{- end }}
+{{- range $ranges }}
+- --warm-range={{ . }}
+{{- end }}
+{{- if $ranges }}
+- --warm-port={{ $warm.port | default 8000 }}
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.warm_replicas.rights" }}
+{{- if (.Values.warm).ranges }}
+# The label that keeps requests from a pod whose engine sleeps, and who set it.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end }}
+{{- end }}
+
+{{- define "servingslo.warm_replicas.egress" }}
+    {{- with (.Values.warm).ranges }}
+    - to:
+        {{- range . }}
+        - ipBlock: {cidr: {{ . | quote }}}
+        {{- end }}
+      ports:
+        - {protocol: TCP, port: {{ $.Values.warm.port | default 8000 }}}
+    {{- end }}
 {{- end }}

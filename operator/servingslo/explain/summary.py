@@ -34,6 +34,7 @@ CONSTRAINTS = {
     Constraint.SATURATION: "measured saturation",
     Constraint.RESERVE: "the reserve that past arrivals ask for",
     Constraint.DEADLINE: "work with a deadline",
+    Constraint.WARM: "replicas on call",
     Constraint.MIN_REPLICAS: "replicas.min",
 }
 _QUIET = {

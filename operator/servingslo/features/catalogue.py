@@ -14,5 +14,6 @@ FEATURES: tuple[str, ...] = (
     "degradation",
     "node_buffer",
     "dynamic_batches",
+    "warm_replicas",
     "classes",
 )

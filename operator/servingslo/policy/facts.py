@@ -42,9 +42,10 @@ class Facts:
     batcher: how batches form, as servers report it; None if none reports it. batches: number of
     executions and their microseconds by size, by pod. not_capacity: ready pods that are not yet
     capacity, each with the reason. rollout: a change of ours that is under way. no_step_down:
-    why no replica is released now. bound_holds: load has shown that no more requests are in flight
-    than the bound allows. elsewhere: in other pools behind the same route. trial_elsewhere: a
-    change in another pool is under way.
+    why no replica is released now. on_call: pods that get no requests and serve within seconds once
+    they are needed, so that they need no replacement. bound_holds: load has shown that no more
+    requests are in flight than the bound allows. elsewhere: in other pools behind the same route.
+    trial_elsewhere: a change in another pool is under way.
     """
 
     batcher: DynamicBatcher | None = None
@@ -52,6 +53,7 @@ class Facts:
     not_capacity: tuple[tuple[str, str], ...] = ()
     rollout: LimitsChange | None = None
     no_step_down: Reason | None = None
+    on_call: frozenset[str] = frozenset()
     bound_holds: bool = False
     elsewhere: InFlightElsewhere = InFlightElsewhere()
     trial_elsewhere: bool = False
@@ -80,6 +82,7 @@ def join_facts(facts: Iterable[Facts | None]) -> Facts:
             not_capacity=(*joined.not_capacity, *one.not_capacity),
             rollout=joined.rollout or one.rollout,
             no_step_down=joined.no_step_down or one.no_step_down,
+            on_call=joined.on_call | one.on_call,
             bound_holds=joined.bound_holds or one.bound_holds,
         )
     return joined

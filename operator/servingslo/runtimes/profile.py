@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class MetricKind(StrEnum):
@@ -204,6 +205,13 @@ ANSWER_AGE_FIELDS = (
 )
 
 
+class SleepApi(NamedTuple):
+    """Paths that a POST puts an engine to sleep by, and wakes it by; both may be repeated."""
+
+    sleep: str
+    wake: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeProfile:
     """Everything this package knows of one runtime.
@@ -213,6 +221,7 @@ class RuntimeProfile:
     whose samples have the age of all fields of that kind; engines export them on one page.
     engines_are_models: a server has an engine for each of its models. refused:
     metrics that no objective can use, by their name in the API, each with the reason.
+    sleep_api: how its servers are put to sleep and woken over HTTP; None if they cannot be.
     model_repository_port: port of its servers' model repository API, which reads and changes limits
     while they run; None if they have none.
     hosts: modules among `starts` that parse the command line themselves. starts_in_image: whether
@@ -246,6 +255,7 @@ class RuntimeProfile:
     engines_are_models: bool = False
     refused: tuple[tuple[str, str], ...] = ()
     model_repository_port: int | None = None
+    sleep_api: SleepApi | None = None
     adapters: AdapterLabels | None = None
 
     @property

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from servingslo.adapters.engines import channel as module
+from servingslo.adapters.engines.channel import EngineChannel, engine_options
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import (
@@ -22,8 +24,6 @@ from servingslo.errors import (
     PermissionDeniedError,
     WriteConflictError,
 )
-from servingslo.features.dynamic_batches import channel as module
-from servingslo.features.dynamic_batches.channel import EngineChannel, engine_options
 from servingslo.features.dynamic_batches.model_repository import (
     FORMER_PARAMETER,
     OWNER_PARAMETER,
@@ -85,7 +85,7 @@ async def serving(handler: Handler, host: str = "127.0.0.1") -> AsyncIterator[in
 
 def opened(*ranges: str, keys: Path | None = None) -> EngineChannel:
     """A channel to these ranges."""
-    return EngineChannel(engine_options(ranges or ("127.0.0.0/8",), keys))
+    return EngineChannel(engine_options("--engine-range", ranges or ("127.0.0.0/8",), keys))
 
 
 def get(handler: Handler, *ranges: str) -> Any:
@@ -221,7 +221,7 @@ def test_proxy_variables_are_not_read(monkeypatch) -> None:
 def test_a_range_that_is_none_is_refused_with_the_flag() -> None:
     """By the name that the administrator wrote it under."""
     with pytest.raises(InvalidInputError, match="--engine-range"):
-        engine_options(["10.0.0.1/8"], None)
+        engine_options("--engine-range", ["10.0.0.1/8"])
 
 
 class Server:

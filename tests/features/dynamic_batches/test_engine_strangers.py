@@ -20,8 +20,8 @@ from tests.features.dynamic_batches.test_engine_channel import (
 )
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.engines import channel as module
 from servingslo.errors import ClusterUnavailableError, EngineRefusedError
-from servingslo.features.dynamic_batches import channel as module
 
 
 def deep(levels: int) -> Any:

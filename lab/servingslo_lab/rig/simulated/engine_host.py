@@ -5,14 +5,14 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 from servingslo.errors import InvalidInputError
 from servingslo_lab.rig.simulated.direct_requests import DirectRequest, DirectRequests
-from servingslo_lab.rig.simulated.engine_metrics import GPUReading, dcgm_page
+from servingslo_lab.rig.simulated.engine_metrics import GPUReading, asleep_page, dcgm_page
 from servingslo_lab.rig.simulated.engine_pods import EnginePod
 from servingslo_lab.rig.simulated.gateway_metrics import envoy_page
 from servingslo_lab.rig.simulated.kv_transfers import CacheAddress, cache_address, keeps_cache
@@ -75,6 +75,7 @@ class _Hosted:
     utilization: float = 0.0
     faults: dict[FaultKind, float] | None = None
     frozen_page: str = ""
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fault(self, kind: FaultKind) -> float | None:
         """The value of a fault, None if it is not set."""
@@ -112,6 +113,8 @@ class EngineHost:
         for key in ended:
             self._advance_one(self._hosted[key], now)
             self._end(key, now)
+        for key, hosted in self._hosted.items():
+            self._follow_labels(hosted, ready[key], now)
         begun = [key for key in ready if key not in self._hosted]
         for key in begun:
             if (traffic := self._traffic_of(ready[key])) is not None:
@@ -120,6 +123,38 @@ class EngineHost:
         # Most pod events change no engine, and checking hundreds takes long.
         if ended or begun:
             self.changed.set()
+
+    def _follow_labels(self, hosted: _Hosted, pod: EnginePod, now: float) -> None:
+        """Take an engine out of the traffic whose selector its pod leaves, and put it back."""
+        before, hosted.pod = self._traffic_of(hosted.pod), pod
+        if (after := self._traffic_of(pod)) is before or hosted.direct is not None:
+            return
+        for traffic in (before, after):
+            if traffic is not None:
+                traffic.advance(now)
+        if before is not None:
+            before.service.remove(pod.key, now, drain=True)
+        if after is not None:
+            after.service.add(pod.key, hosted.engine, now)
+
+    def put_to_sleep(self, key: str, *, asleep: bool) -> None:
+        """Put a pod's engine to sleep, or wake it; its requests go on."""
+        if (hosted := self._hosted.get(key)) is None:
+            return
+        if asleep:
+            hosted.awake.clear()
+        else:
+            hosted.awake.set()
+
+    def sleeps(self, key: str) -> bool:
+        """Whether a pod's engine sleeps."""
+        hosted = self._hosted.get(key)
+        return hosted is not None and not hosted.awake.is_set()
+
+    async def awake(self, key: str) -> None:
+        """Wait while a pod's engine sleeps, or until it ends."""
+        if (hosted := self._hosted.get(key)) is not None:
+            await hosted.awake.wait()
 
     def _begin(self, key: str, pod: EnginePod, now: float) -> None:
         traffic = self._traffic_of(pod)
@@ -137,11 +172,13 @@ class EngineHost:
         self._hosted[key] = _Hosted(
             pod=pod, engine=engine, since=now, direct=direct, gpu=gpu, sampled=(now, 0.0)
         )
+        self._hosted[key].awake.set()
         if traffic:
             traffic.service.add(key, engine, now)
 
     def _end(self, key: str, now: float) -> None:
         hosted = self._hosted.pop(key)
+        hosted.awake.set()
         if hosted.direct is not None and hosted.pod.drain:
             self._draining[key] = (hosted.pod.incarnation, hosted.direct)
         elif hosted.direct is not None:
@@ -398,7 +435,8 @@ def _goes_on(hosted: _Hosted, ready: Mapping[str, EnginePod]) -> bool:
 def _page(hosted: _Hosted, *, nan: bool = False) -> str:
     pod, direct = hosted.pod, hosted.direct
     counts = None if direct is None or pod.connector is None else direct.counts
-    return engine_page(hosted.engine, counts, model_name=pod.model_name, nan=nan)
+    page = engine_page(hosted.engine, counts, model_name=pod.model_name, nan=nan)
+    return page if hosted.awake.is_set() else asleep_page(page)
 
 
 def _sample_utilization(hosted: _Hosted, now: float) -> None:

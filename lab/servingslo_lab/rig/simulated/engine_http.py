@@ -4,7 +4,8 @@
 The whole answer is sent at the end, or with `stream` its first part at the first token. 503 if the
 engine's own limit refuses, 400 if the request can never fit. If a client disconnects, its request
 is aborted. A failing pod closes its connections without an answer. `kv_transfer_params` pass KV
-caches between engines: `kv_transfers`.
+caches between engines: `kv_transfers`. `POST /sleep` and `/wake_up` are vLLM's: meanwhile a request
+waits, and `/health` answers.
 """
 
 import asyncio
@@ -99,6 +100,7 @@ def _application(host: EngineHost, door: Door) -> web.Application:
         transfer = document.get("kv_transfer_params") or {}
         if not isinstance(transfer, dict):
             return _error(400, "kv_transfer_params: an object")
+        await host.awake(door.key)
         if host.breaks(door.key):
             return _error(500, "broken on purpose")
         sent = host.submit(door.key, prompt_tokens=prompt, output_tokens=output, transfer=transfer)
@@ -124,9 +126,31 @@ def _application(host: EngineHost, door: Door) -> web.Application:
             web.post("/v1/completions", complete),
             web.get("/metrics", metrics),
             web.get("/health", health),
+            *_sleep_routes(host, door.key),
         ]
     )
     return application
+
+
+def _sleep_routes(host: EngineHost, key: str) -> list[web.RouteDef]:
+    """Source: vllm/entrypoints/serve/dev/sleep/api_router.py."""
+
+    async def sleep(request: web.Request) -> web.Response:
+        host.put_to_sleep(key, asleep=request.query.get("level", "1") != "0")
+        return web.Response()
+
+    async def wake_up(_: web.Request) -> web.Response:
+        host.put_to_sleep(key, asleep=False)
+        return web.Response()
+
+    async def is_sleeping(_: web.Request) -> web.Response:
+        return web.json_response({"is_sleeping": host.sleeps(key)})
+
+    return [
+        web.post("/sleep", sleep),
+        web.post("/wake_up", wake_up),
+        web.get("/is_sleeping", is_sleeping),
+    ]
 
 
 async def _answer(

@@ -294,6 +294,17 @@ def vllm_page(
     return "\n".join(lines) + "\n"
 
 
+def asleep_page(page: str) -> str:
+    """The page of an engine that sleeps with its weights in the memory of the host (level 1)."""
+    states = {"awake": "0.0", "weights_offloaded": "1.0"}
+    lines = page.splitlines(keepends=True)
+    for place, line in enumerate(lines):
+        for state, value in states.items():
+            if line.startswith("vllm:engine_sleep_state{") and f'="{state}"' in line:
+                lines[place] = f"{line.rpartition(' ')[0]} {value}\n"
+    return "".join(lines)
+
+
 def header(name: str, kind: str, text: str) -> list[str]:
     """The two lines before a family's samples."""
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]

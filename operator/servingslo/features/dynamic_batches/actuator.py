@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from servingslo.adapters.engines.channel import EngineChannel, EngineOptions
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch
 from servingslo.controller.actuators.means import ActuatorRow, Means
@@ -17,7 +18,6 @@ from servingslo.errors import (
 )
 from servingslo.explain.changes import Change, ChangeOutcome, Setting, not_written
 from servingslo.explain.format import joined
-from servingslo.features.dynamic_batches.channel import EngineChannel, EngineOptions
 from servingslo.features.dynamic_batches.model_repository import ModelRepository, owner_of
 from servingslo.features.dynamic_batches.servers import (
     DYNAMIC_BATCHING,

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
+from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.kubernetes.api.client import KubeClient
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.pods.records import PodRecord, pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.api.v1alpha1.capacity import MAX_BATCH
 from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError
-from servingslo.features.dynamic_batches.channel import EngineChannel
 from servingslo.features.dynamic_batches.servers import BatcherLimits, Owner, PodBatcher
 from servingslo.parsing import written_json
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from servingslo.adapters.engines.channel import EngineOptions, engine_options
 from servingslo.cli.running.feature_flags import Serving
-from servingslo.features.dynamic_batches.channel import EngineOptions, engine_options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class ServersRun:
         """The allowed addresses. Raises: InvalidInputError for a range that is none."""
         if not flags.engine_range:
             return None
-        return engine_options(flags.engine_range, flags.engine_keys_directory)
+        return engine_options("--engine-range", flags.engine_range, flags.engine_keys_directory)
 
     async def start(self, _options: EngineOptions, _serving: Serving) -> None:
         """Its actuator asks at each tick."""

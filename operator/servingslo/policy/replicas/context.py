@@ -85,6 +85,11 @@ class TickContext:
         return len(self.pods.unreliable)
 
     @property
+    def on_call(self) -> int:
+        """Those of them that serve within seconds once they are needed."""
+        return sum(name in self.facts.on_call for name, _ in self.pods.unreliable)
+
+    @property
     def slowness(self) -> Slowness:
         """The serving pods that are slower than their siblings."""
         names = {pod.name for pod in self.serving}
@@ -152,22 +157,10 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
     serving = pods.serving
     rollout = _own_rollout(observation, facts.rollout, serving)
     prepared = _prepared(targets, state, estimate, rollout, now_seconds)
-    # If no request waits yet, only a trusted law may predict a queue.
-    foreseen = estimate.law.trusted or estimate.waiting_requests > 0
-    fleet = Fleet(
-        serving=len(serving),
-        coming=pods.starting,
-        queued_requests=sum(e.waiting or 0.0 for pod in serving for e in pod.engines),
-        saturation_rate_per_second=(
-            prepared.model.saturation_rate_per_second * estimate.engines_per_pod
-            if prepared is not None and foreseen
-            else None
-        ),
-    )
     estimate = with_means(estimate, prepared, len(serving))
     lead = lead_seconds(estimate, targets, limits)
     budget = wait_budget_seconds(targets, prepared)
-    return TickContext(
+    context = TickContext(
         observation=observation,
         targets=targets,
         limits=limits,
@@ -183,13 +176,27 @@ def tick_context(  # noqa: PLR0913 - gathers what a tick is made of
         prepared=prepared,
         lead_seconds=lead,
         wait_budget_seconds=budget,
-        demand=expected_demand(
-            estimate,
-            fleet,
-            lead=lead,
-            wait_budget=budget,
+        demand=None,
+    )
+    return replace(context, demand=demand_ahead(context, lead))
+
+
+def demand_ahead(context: TickContext, lead: float) -> Demand | None:
+    """Demand after this lead; None while no arrival rate is known."""
+    estimate, prepared, serving = context.estimate, context.prepared, context.serving
+    # If no request waits yet, only a trusted law may predict a queue.
+    foreseen = estimate.law.trusted or estimate.waiting_requests > 0
+    fleet = Fleet(
+        serving=len(serving) + context.on_call,
+        coming=context.pods.starting,
+        queued_requests=sum(e.waiting or 0.0 for pod in serving for e in pod.engines),
+        saturation_rate_per_second=(
+            prepared.model.saturation_rate_per_second * estimate.engines_per_pod
+            if prepared is not None and foreseen
+            else None
         ),
     )
+    return expected_demand(estimate, fleet, lead=lead, wait_budget=context.wait_budget_seconds)
 
 
 def _own_rollout(

@@ -196,10 +196,11 @@ def _with_spare(context: TickContext, proposal: Proposal) -> tuple[Proposal, int
             Reason.TOLERATED_FAILURES,
             tolerated_failures=failures,
         )
-    lost = context.excluded
+    lost = context.excluded - context.on_call
     if context.demand is not None and context.demand.idle:
         # While nothing arrives, no engine that sleeps needs a replacement.
-        lost -= len(context.pods.of(Condition.ASLEEP))
+        asleep = context.pods.of(Condition.ASLEEP)
+        lost -= sum(name not in context.facts.on_call for name, _ in asleep)
     proposal = _with_lost(context, proposal, lost)
     # Their queue will still be there when a replica ordered now is ready.
     seconds = context.lead_seconds + context.wait_budget_seconds
@@ -232,8 +233,9 @@ def _by_saturation(context: TickContext) -> Proposal:
     proposal = Proposal.of(context.current)
     if greatest.replicas > carrying:
         reason = BOUND_REASON[greatest.constraint]
-        proposal = proposal.required("sizing", greatest.replicas, reason, **inputs)
-        proposal = _with_lost(context, proposal, context.excluded)
+        wanted = max(greatest.replicas, carrying + context.on_call)
+        proposal = proposal.required("sizing", wanted, reason, **inputs)
+        proposal = _with_lost(context, proposal, context.excluded - context.on_call)
     else:
         proposal = proposal.required("sizing", context.current, context.model_reason, **inputs)
     requirement = Requirement(

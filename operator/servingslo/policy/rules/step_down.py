@@ -48,7 +48,8 @@ def step_down_blocks(context: TickContext) -> tuple[StepDownBlock, ...]:
         *(
             StepDownBlock(reason=reason, inputs=context.pods.inputs(one))
             for one in Condition
-            if (reason := one.value.forbids_fewer) and context.pods.of(one)
+            if (reason := one.value.forbids_fewer)
+            and any(name not in context.facts.on_call for name, _ in context.pods.of(one))
         ),
         _backlog(context),
         _model_block(context),

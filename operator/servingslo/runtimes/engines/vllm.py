@@ -17,6 +17,7 @@ from servingslo.runtimes.profile import (
     Knob,
     LaunchFlags,
     RuntimeProfile,
+    SleepApi,
     counter,
     gauge,
     histogram,
@@ -134,6 +135,10 @@ VLLM = RuntimeProfile(
         rank_marks=("--headless", "--data-parallel-start-rank", "--data-parallel-rank"),
         single_server="--enable-elastic-ep",
     ),
+    # Source: vllm/entrypoints/serve/dev/sleep/api_router.py: with VLLM_SERVER_DEV_MODE=1 and
+    # --enable-sleep-mode. Level 1 keeps the weights in the memory of the host; `wait` lets requests
+    # end. /health answers 200 meanwhile, and a request waits until the engine is woken.
+    sleep_api=SleepApi(sleep="/sleep?level=1&mode=wait", wake="/wake_up"),
     default_limits=default_limits,
     version_decides=version_decides,
     # Defaults of a CPU, of cards by memory, and of the mode that doubles them.

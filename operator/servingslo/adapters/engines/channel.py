@@ -48,15 +48,15 @@ class EngineOptions:
     keys: Path | None = None
 
 
-def engine_options(ranges: Sequence[str], keys: Path | None) -> EngineOptions:
-    """Parse the options. Raises: InvalidInputError if a range is not a CIDR range."""
+def engine_options(flag: str, ranges: Sequence[str], keys: Path | None = None) -> EngineOptions:
+    """Parse the options of a flag. Raises: InvalidInputError if a range is not a CIDR range."""
     found = []
     for one in ranges:
         try:
             found.append(ip_network(one))
         except ValueError as error:
             allowed = "a CIDR range such as 10.0.0.0/8, without host bits"
-            raise InvalidInputError("--engine-range", one, allowed) from error
+            raise InvalidInputError(flag, one, allowed) from error
     return EngineOptions(ranges=tuple(found), keys=keys)
 
 
@@ -141,7 +141,8 @@ class EngineChannel:
             ):
                 data = await _read(answer, where)
                 if answer.status != 200:
-                    raise EngineRefusedError(f"{where}: {answer.status} {_brief(data)}")
+                    said = f"{where}: {answer.status} {_brief(data)}"
+                    raise EngineRefusedError(said, answer.status)
         except TimeoutError as error:
             raise ClusterUnavailableError(f"{where}: no answer in time") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
