@@ -21,7 +21,7 @@ def chart_settings() -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def operator_settings() -> tuple[str, ...]:
     """The administrator opens the way to pods of the rig."""
-    return ("--warm-replicas=true", "--warm-range=127.0.0.0/8")
+    return ("--warm-replicas", "--warm-range=127.0.0.0/8")
 
 
 def labels(tenant: Tenant) -> list[str]:
