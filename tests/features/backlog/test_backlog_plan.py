@@ -138,6 +138,7 @@ def test_work_wakes_a_target_that_sleeps_until_it_is_done():
     woken = next(d for d in told.decisions if d.time_seconds > 600.0 and d.replicas_after)
     assert told.at(900.0).replicas_after == 0
     assert (woken.reason, woken.time_seconds) == (Reason.DEADLINE_BOUND, 915.0)
+    assert [one.constraint for one in woken.needs] == [Constraint.DEADLINE]
     told.until(1800.0)
     assert told.left() == 0.0
     assert told.decisions[-1].replicas_after == 0
