@@ -218,12 +218,12 @@ def test_without_metrics_it_is_released_after_a_node_lead(raised: BufferedRun) -
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
 def test_nothing_is_written_where_nothing_is_carried_out(mode: Mode) -> None:
-    """The need is still told."""
+    """What demand will ask for is still told."""
     run = story(asking(mode=mode), until=BEGINS + 300.0)
     told = [decided(one) for one in run.decisions]
     assert {one.change_reason for one in told} == {None}
     assert told[-1].reason in {Reason.RECOMMEND_ONLY, Reason.PAUSED}
-    assert any(one.needed for one in told)
+    assert any(one.ahead_replicas for one in told)
 
 
 def test_it_is_told_in_status_log_gauges_and_words(raised: BufferedRun) -> None:
