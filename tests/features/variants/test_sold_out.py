@@ -93,6 +93,14 @@ class TestOrders:
         found = order(choice(replace(SPOT, minimum=2), DEAR), standing(gone, 0), 20.0)
         assert found.counts == {"spot": 0, "dear": 2}
 
+    def test_a_dear_minimum_that_does_not_come_costs_nothing_more(self):
+        """Nor does it save: it is asked for."""
+        pools = choice(SPOT, replace(DEAR, minimum=2))
+        gone = Standing(ordered=0, serving=0, placeable=False, sold_out=2)
+        world = {"spot": Standing(ordered=4, serving=4), "dear": gone}
+        short = shortage(pools, world, order(pools, world, 40.0).counts, 40.0)
+        assert (short.lacking, short.extra_hourly) == ({"dear": 2}, 0.0)
+
     def test_the_way_back_is_a_move_that_has_to_pay(self):
         """The waiting pod has got a card: nothing is sold out, and cheap pods are worth a start."""
         back = standing(Standing(ordered=2, serving=2), 3)

@@ -74,7 +74,10 @@ def shortage(
         count = max(free.counts[one.name] - counts[one.name], more)
         if standing[one.name].sold_out and count > 0:
             lacking[one.name] = count
-    extra = found.price_hourly - free.price_hourly if found.carries and lacking else None
+    extra = None
+    if found.carries and lacking:
+        # A stated minimum of dear pods is not there to be saved.
+        extra = max(found.price_hourly - free.price_hourly, 0.0)
     return Shortage(counts=free.counts, lacking=lacking, extra_hourly=extra)
 
 
