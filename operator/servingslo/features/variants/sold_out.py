@@ -76,7 +76,7 @@ def shortage(
             lacking[one.name] = count
     extra = None
     if found.carries and lacking:
-        # A stated minimum of dear pods is not there to be saved.
+        # Dear pods of a stated minimum that do not come are no saving.
         extra = max(found.price_hourly - free.price_hourly, 0.0)
     return Shortage(counts=free.counts, lacking=lacking, extra_hourly=extra)
 
