@@ -265,12 +265,12 @@ def test_a_target_that_is_gone_or_at_zero_keeps_no_nodes(
 
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
 def test_nothing_is_written_where_nothing_is_carried_out(mode: Mode) -> None:
-    """The need is still told."""
+    """What demand will ask for is still told."""
     run = story(asking(mode=mode), until=BEGINS + 300.0)
     told = [decided(one) for one in run.decisions]
     assert {one.change_reason for one in told} == {None}
     assert told[-1].reason in {Reason.RECOMMEND_ONLY, Reason.PAUSED}
-    assert max(one.ahead_replicas or 0 for one in told) > run.world.desired
+    assert any(one.ahead_replicas for one in told)
 
 
 def test_it_is_told_in_status_log_gauges_and_words(raised: BufferedRun) -> None:
