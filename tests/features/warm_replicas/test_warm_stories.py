@@ -29,6 +29,7 @@ from servingslo.features.warm_replicas.knob import DRAIN_SECONDS
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
+    Actuation,
     BatchingMode,
     BatchingTargets,
     InForce,
@@ -353,6 +354,22 @@ def test_none_is_taken_out_while_the_count_changes() -> None:
     assert any(warm.takes_out for _, warm in ordered)
     assert any(decision.apply_replicas for decision, _ in ordered)
     assert not [d for d, warm in ordered if d.apply_replicas and warm.takes_out]
+
+
+def test_a_count_that_nobody_carries_out_keeps_none_awake() -> None:
+    """Another client may leave it as it is for ever."""
+    targets = replace(
+        REPLICAS_ONLY,
+        actuation=Actuation.NONE,
+        replicas=ReplicaTargets(minimum=1, maximum=12),
+        features={TARGETS.name: WarmTargets(most=2, cost_ratio=0.9)},
+    )
+    story = run(Labelled(rate=stepped((0, 3.0), (300, 0.0)), replicas=6), targets).until(1200)
+    last = story.decisions[-1]
+    warm = warm_of(last.knobs)
+    assert last.recommended_replicas != last.replicas_after
+    assert warm is not None
+    assert warm.takes_out
 
 
 def test_a_target_at_zero_stays_there_until_requests_come() -> None:

@@ -26,7 +26,7 @@ from servingslo.features.warm_replicas.mix import (
 )
 from servingslo.policy.facts import Facts
 from servingslo.policy.hpa_behavior import DEFAULT_DOWN_WINDOW_SECONDS
-from servingslo.policy.inputs import InForce, SignalProblem
+from servingslo.policy.inputs import Actuation, InForce, SignalProblem
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import acting_limit
@@ -71,11 +71,9 @@ class WarmKnob(PlainKnob):
             return Outcome(replace(told, reason=limit or told.reason), remembered)
         if standing.refused is not None:
             return Outcome(*_wake(told, remembered, tick, told.on_call, standing.refused))
-        ordered, remembered = _step(tick, told, remembered, stated)
-        if turn.scaling:
-            # The pods that Kubernetes removes now may be those that were to stay.
-            ordered = replace(ordered, takes_out=())
-        return Outcome(ordered, remembered)
+        # The pods that Kubernetes removes now may be those that were to stay.
+        moves = turn.scaling and context.targets.actuation is Actuation.SCALE
+        return Outcome(*_step(tick, told, remembered, replace(stated, most=0) if moves else stated))
 
     def dump(self, memory: object) -> object:
         """The measured wake time, and when all replicas were last needed."""
