@@ -15,6 +15,9 @@ import pytest
 from tests.unit.policy_world import REPLICAS_ONLY, run, stepped
 from tests.unit.world_gateway import Gated
 
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
+from servingslo.estimation.pods.health import RECEIVING_NOTHING
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.features.warm_replicas.call import (
     ON_CALL,
@@ -28,6 +31,7 @@ from servingslo.features.warm_replicas.call import (
 from servingslo.features.warm_replicas.knob import DRAIN_SECONDS
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import (
     Actuation,
     BatchingMode,
@@ -339,6 +343,14 @@ class Labelled(Gated):
             for pod in seen.pods
         )
         return replace(seen, pods=pods, in_force={WARM_REPLICAS: InForce(values=labels)})
+
+
+def test_a_pod_on_call_is_no_capacity_though_it_seems_to_receive_nothing() -> None:
+    """Where most receive nothing, the routing is doubted and they count; these are known."""
+    estimate = update(EstimatorState(), FleetSample(time_seconds=0.0, pods=()))[1]
+    estimate = replace(estimate, unreliable_pods=(("chat-1", RECEIVING_NOTHING),))
+    marked = Facts(not_capacity=(("chat-1", "asleep: on call"),)).mark_pods(estimate)
+    assert marked.unreliable_pods == (("chat-1", "asleep: on call"),)
 
 
 def test_none_is_taken_out_while_the_count_changes() -> None:
