@@ -41,7 +41,7 @@ NEWEST_WEIGHT = 0.25
 class WarmMemory:
     """What is remembered of sleepers; times in seconds since the epoch.
 
-    wake_seconds: mean from an order to wake until a pod is seen to serve. needed_seconds: when all
+    wake_seconds: mean from an order to wake until a pod serves. needed_seconds: when all
     replicas were last needed awake. fewer_seconds: since when fewer are needed awake. out: since
     when pods take no requests. woken: when pods were ordered to wake that are not seen to serve.
     """
