@@ -98,8 +98,9 @@ def test_the_job_of_an_upgrade_is_for_what_it_switches_off_and_no_more(
     assert policies == [*IN_BOTH, KINDS[0], NO_CANARIES, NO_ROUTES, NO_BUFFERS]
     templates = job(*ALL_ON, "batching.apply.serversOnly=true")
     assert templates == [*IN_BOTH, NO_KIND, NO_ROUTES, NO_BUFFERS]
-    assert job(*ALL_ON, "replicaCount=0") == [*IN_BOTH, *KINDS]
-    assert job(*_without(ALL_ON[4]), "watchNamespaces={team-a}") == [IN_BOTH[1], *KINDS]
+    assert job(*ALL_ON, "replicaCount=0") == [*IN_BOTH, *KINDS, NO_BUFFERS]
+    left = job(*_without(ALL_ON[4]), "watchNamespaces={team-a}")
+    assert left == [IN_BOTH[1], *KINDS, NO_BUFFERS]
     assert job(*_without(ALL_ON[4])) is None
     # An account of another name is not there before the upgrade.
     assert job(*_without(ALL_ON[0]), "serviceAccount.name=other") == routes
