@@ -207,6 +207,11 @@ CHECKS = (
         command=(*_TESTS, "tests/integration/test_kueue.py"),
     ),
     Check(
+        name="warm",
+        shows="engines that sleep: out of the traffic first, woken in a surge, awake at the end",
+        command=(*_TESTS, "tests/integration/test_warm_replicas.py"),
+    ),
+    Check(
         name="lws",
         shows="LeaderWorkerSet's controller: groups ordered, released, counted whole; in pools too",
         command=(*_TESTS, "tests/integration/test_leader_worker_set.py"),

@@ -70,7 +70,7 @@ class RowResult:
 
     @property
     def winner(self) -> Line | None:
-        """The cheapest of those that keep the promise; None if nobody does."""
+        """The cheapest of those that keep the promise; None if none does."""
         first = min((self.ours, *self.best), key=lambda line: line.rank)
         return first if first.is_kept else None
 
@@ -161,7 +161,7 @@ def page_tables(rows: Sequence[RowResult]) -> Iterator[str]:
     yield (
         f"**Of {len(rows)} rows ours keeps {TARGET_PERCENT:g} % on"
         f" {sum(row.ours.is_kept for row in rows)}, for the least on {ours}; a peer at its best"
-        f" does for the least on {sum(row.is_won_by_a_peer for row in rows)}, and nobody keeps it"
+        f" does for the least on {sum(row.is_won_by_a_peer for row in rows)}, and no one keeps it"
         f" on {winners.count(None)}.**"
     )
     head = ["row", "seeds", OURS, f"peers that keep {TARGET_PERCENT:g} %, cheapest first", "others"]
@@ -181,9 +181,9 @@ def _peers(row: RowResult, *, best: bool) -> tuple[str, str]:
 
 
 def readme_table(rows: Sequence[RowResult]) -> Iterator[str]:
-    """Ours, the HPA at its defaults, and the first of all peers at its best in hindsight."""
+    """Ours, the HPA at its default here, and the best of the peers that ran with all seeds."""
     worst = min(rows, key=lambda row: row.ours.in_slo_percent)
-    columns = "ServingSLO | our form of the HPA, defaults | best peer, in hindsight"
+    columns = "ServingSLO | our form of the HPA, at 100 | best peer of all seeds, in hindsight"
     yield from (f"| in SLO, % @ replica-hours (seeds) | {columns} |", "|---|---|---|---|")
     for row in rows:
         name, seeds = row.ours.row, row.ours.seeds

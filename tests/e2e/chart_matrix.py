@@ -8,7 +8,13 @@ generated, and held equal to the models elsewhere.
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import typer.main
+import yaml
+from typer.core import TyperGroup
+
+from servingslo.cli.main import app
 from servingslo_lab.rig.build import ensure_tools
 from servingslo_lab.rig.programs.versions import HELM
 
@@ -131,12 +137,36 @@ CASES: dict[str, tuple[str, ...]] = {
 
 
 def rendered(case: str) -> str:
-    """What Helm renders, without the CRD."""
+    """What Helm renders of a case, without the CRD."""
+    return rendered_with(*CASES[case])
+
+
+def flags(document: str) -> dict[str, Any]:
+    """The options that the operator's container starts with, by the command itself."""
+    (pod,) = (
+        one["spec"]["template"]["spec"]
+        for one in yaml.safe_load_all(document)
+        if one and one["kind"] == "Deployment"
+    )
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    words = next(one["args"] for one in pod["containers"] if one["name"] == "operator")
+    # Options of all commands stand before its name.
+    rest = words[words.index("run") :]
+    context = group.make_context("servingslo", list(words), resilient_parsing=True)
+    name, command, rest = group.resolve_command(context, rest)
+    assert command is not None
+    values: dict[str, Any] = command.make_context(name, rest, parent=context).params
+    return values
+
+
+def rendered_with(*settings: str) -> str:
+    """What Helm renders with these values, without the CRD."""
     helm = ensure_tools((HELM,))[HELM.name]
     done = subprocess.run(
         [
             *(str(helm), "template", RELEASE, str(CHART), f"--namespace={NAMESPACE}"),
-            *(f"--kube-version={KUBE_VERSION}", *(f"--set={setting}" for setting in CASES[case])),
+            *(f"--kube-version={KUBE_VERSION}", *(f"--set={setting}" for setting in settings)),
         ],
         capture_output=True,
         text=True,

@@ -16,6 +16,7 @@ from tests.e2e.chart_matrix import (
     KUBE_VERSION,
     NAMESPACE,
     WATCHED,
+    flags,
     rendered,
 )
 from tests.integration.manifests import slo_spec
@@ -38,6 +39,12 @@ def test_the_rendering_is_the_one_that_was_looked_at(rig: Rig, case: str) -> Non
     """`python -m tests.e2e.chart_matrix` writes it anew."""
     wanted = (DATA / f"{case}.yaml").read_text(encoding="utf-8")
     assert rendered(case) == wanted, "run python -m tests.e2e.chart_matrix and read the difference"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_operator_s_command_takes_the_arguments(rig: Rig, case: str) -> None:
+    """Each is an option that it has, with a value only if it takes one."""
+    assert flags(rendered(case))["prometheus_url"]
 
 
 @pytest.fixture(scope="module")

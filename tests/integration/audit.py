@@ -69,7 +69,7 @@ def timed_writes(lines: Iterable[str]) -> Iterator[tuple[float, Write]]:
             or entry["responseStatus"]["code"] >= 300
             or resource in _TOLD_ELSEWHERE
             or subresource == "status"
-            or resource in _REVIEWS
+            or resource in {*_REVIEWS, "pods"}
             or _released(entry.get("requestObject"))
         ):
             continue
@@ -100,8 +100,11 @@ def told_changes(lines: Iterable[str]) -> Iterator[tuple[str, Write]]:
         kind, name = pairs["target"].split("/")
         knob = pairs["knob"]
         if knob not in {"replicas", *_KNOBS.values()}:
-            pairs["replicas"] = next(pairs[key] for key in pairs if key.endswith("_replicas"))
-            knob = _OTHER
+            found = next((pairs[key] for key in pairs if key.endswith("_replicas")), None)
+            if found is None:
+                # Labels of pods: one line for all of them.
+                continue
+            pairs["replicas"], knob = found, _OTHER
         removed = pairs.get("flags_removed", "").split(",")
         values = {
             key: int(pairs[key].split("->")[-1])

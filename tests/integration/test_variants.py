@@ -180,11 +180,17 @@ def test_what_a_quota_refuses_is_ordered_in_the_other_pool_until_it_is_gone(
         what="the dear pool serves for the cheap one", timeout_seconds=PLANNED_WITHIN_SECONDS,
     )  # fmt: skip
     assert "QuotaReached" in _reasons(tenant, "spot")
-    split = tenant.decision(NAME)["split"]
-    assert split["lacking"]["spot"] > 0
-    assert split["extraHourly"] > 0.0
+    assert tenant.decision(NAME)["split"]["lacking"]["spot"] > 0
+    # None while the forecast of the crowd's rise is more than the dear pool carries.
+    tenant.wait(
+        lambda: tenant.decision(NAME)["split"].get("extraHourly", 0.0) > 0.0,
+        what="the price of what is lacking", timeout_seconds=PLANNED_WITHIN_SECONDS,
+    )  # fmt: skip
     assert len(_pods(tenant, "spot")) == 1
-    assert tenant.replicas(cards[0].target) == 2
+    tenant.wait(
+        lambda: tenant.replicas(cards[0].target) == 2,
+        what="one pod waits for its place", timeout_seconds=PLANNED_WITHIN_SECONDS,
+    )  # fmt: skip
     tenant.wait(lambda: tenant.ready_replicas(cards[1].target) > 1, what="dear pods serve")
     tenant.core.delete_namespaced_resource_quota("spot", tenant.namespace)
     tenant.wait(

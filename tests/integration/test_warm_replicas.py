@@ -21,7 +21,7 @@ def chart_settings() -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def operator_settings() -> tuple[str, ...]:
     """The administrator opens the way to pods of the rig."""
-    return ("--warm-replicas=true", "--warm-range=127.0.0.0/8")
+    return ("--warm-replicas", "--warm-range=127.0.0.0/8")
 
 
 def labels(tenant: Tenant) -> list[str]:
@@ -50,7 +50,7 @@ def test_sleepers_are_woken_by_a_surge_and_when_the_resource_goes(
     few = steady_trace(tmp_path / "few.csv", rate=1.0, seconds=60.0)
     tenant.begin_traffic(few, selector=selected, duration_seconds=1200.0)
     tenant.create_slo(
-        replicas={"min": 1, "max": 4, "warm": {"min": 2, "max": 2, "cost": "10%"}}, coldStart="60s"
+        replicas={"min": 1, "max": 3, "warm": {"min": 2, "max": 2, "cost": "10%"}}, coldStart="60s"
     )
     tenant.wait(lambda: asleep(tenant) == 2, what="two sleep", timeout_seconds=PATIENCE_SECONDS)
     assert labels(tenant) == ["false", "false", "true"]

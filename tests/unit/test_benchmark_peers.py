@@ -46,7 +46,7 @@ def test_who_breaks_the_promise_wins_no_row():
     for share in (0.05, 0.9):
         (row,) = results(lines_of([run("a", OURS, 0.68, 11.0), *grid("a", share, 0.1)]))
         assert row.winner is None
-        assert "nobody keeps it on 1" in "\n".join(page_tables([row]))
+        assert "no one keeps it on 1" in "\n".join(page_tables([row]))
 
 
 def test_figures_of_fewer_seeds_have_a_star_and_are_not_in_readme():

@@ -117,6 +117,28 @@ def test_requests_of_a_deleted_pod_are_lost_unless_it_drains(drain, failed):
     assert (outcomes["failed"] > 0) is failed
 
 
+def test_a_pod_out_of_the_traffic_comes_back_into_another():
+    """It finishes what it has, sleeps, and serves what the traffic of that time sends."""
+    serving = {"app": "chat", "serving": "true"}
+    host, clock = host_with(pod("a", labels=serving), pod("b", labels=serving), selector=serving)
+    clock.now += 30
+    host.set_pods([pod("a", labels=serving), pod("b", labels={**serving, "serving": "false"})])
+    clock.now += 30
+    host.put_to_sleep("llm/b", asleep=True)
+    first = host.stats()["traffic"]["t"]
+    assert first["outcomes"].get("failed", 0) == 0
+    assert [engine["pod"] for engine in first["engines"]] == ["llm/a"]
+    host.end_traffic("t")
+    host.begin_traffic(traffic_plan(plan_document(selector=serving)))
+    host.set_pods([pod("a", labels=serving), pod("b", labels=serving)])
+    assert host.sleeps("llm/b")
+    host.put_to_sleep("llm/b", asleep=False)
+    clock.now += 60
+    stats = host.stats()["traffic"]["t"]
+    assert [engine["pod"] for engine in stats["engines"]] == ["llm/a", "llm/b"]
+    assert stats["over"] > 200
+
+
 def test_restarted_container_starts_with_empty_counters():
     """A new incarnation of the same pod is a new engine."""
     host, clock = host_with(pod("a"))

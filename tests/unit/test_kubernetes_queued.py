@@ -8,7 +8,7 @@ from servingslo.adapters.kubernetes.pods.queued import (
     KueueMessages,
     queue_group,
 )
-from servingslo.errors import NotFoundError, PermissionDeniedError
+from servingslo.errors import ClusterUnavailableError, NotFoundError, PermissionDeniedError
 
 WORDS = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu"
 
@@ -83,4 +83,14 @@ async def test_without_the_right_or_the_kind_nothing_is_told(error, monkeypatch)
     now[0] += REFUSED_SECONDS
     server.refuses = None
     server.workloads = [_workload("u-1", ("QuotaReserved", "False", WORDS))]
+    assert await messages.message("team", "u-1", "") == WORDS
+
+
+async def test_an_answer_that_fails_once_is_asked_for_again() -> None:
+    """A busy API server is no missing right."""
+    server = _Server([_workload("u-1", ("QuotaReserved", "False", WORDS))])
+    server.refuses = ClusterUnavailableError("no answer within 5 s")
+    messages = KueueMessages(server)
+    assert await messages.message("team", "u-1", "") == ""
+    server.refuses = None
     assert await messages.message("team", "u-1", "") == WORDS

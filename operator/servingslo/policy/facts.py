@@ -62,9 +62,10 @@ class Facts:
         """The estimate with pods marked unreliable that are not yet capacity."""
         if not self.not_capacity:
             return estimate
-        known = {name for name, _ in estimate.unreliable_pods}
-        added = tuple(one for one in self.not_capacity if one[0] not in known)
-        return replace(estimate, unreliable_pods=(*estimate.unreliable_pods, *added))
+        # What is known counts before what is suspected: a pod that gets no requests is no doubt.
+        known = {name for name, _ in self.not_capacity}
+        doubted = tuple(one for one in estimate.unreliable_pods if one[0] not in known)
+        return replace(estimate, unreliable_pods=(*doubted, *self.not_capacity))
 
 
 NO_FACTS = Facts()

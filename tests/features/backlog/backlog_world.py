@@ -44,7 +44,8 @@ class BacklogRun(Run):
     """live: its rate at a time. arrivals: of work, by the time at which it comes, in requests.
 
     waiting: [arrived, requests] of what is in the queue, oldest first. done: (arrived, sent,
-    requests). sends: whether a dispatcher sends any. silent: nothing exports the length.
+    requests). sends: whether a dispatcher sends any. silent: nothing exports the length. counted:
+    the classes that the gateway counts.
     """
 
     live: object = None
@@ -53,6 +54,7 @@ class BacklogRun(Run):
     done: list = field(default_factory=list)
     sends: bool = True
     silent: bool = False
+    counted: tuple = ("chat", "job")
     job_per_second: float = 0.0
     counts: dict = field(default_factory=lambda: {"chat": 0.0, "job": 0.0})
     replica_seconds: float = 0.0
@@ -89,7 +91,7 @@ class BacklogRun(Run):
                         queued=0.0, active=in_system * (part if name == "job" else 1.0 - part),
                         errors_total=0.0, aborted_total=0.0,
                     ),
-                ),
+                ) if name in self.counted else (),
             )
             for name, count in self.counts.items()
         }  # fmt: skip

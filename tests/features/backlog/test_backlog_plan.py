@@ -14,7 +14,7 @@ from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.features.backlog.deadlines import BacklogMemory, Cohort, Unit
 from servingslo.features.backlog.insight import PART
-from servingslo.features.backlog.report import NO_CLASS, NO_LAW, REPORT, SILENT
+from servingslo.features.backlog.report import NO_CLASS, NO_LAW, NOT_COUNTED, REPORT, SILENT
 from servingslo.policy.inputs import ReplicaTargets
 from servingslo.reasons import Constraint, Reason
 
@@ -138,6 +138,7 @@ def test_work_wakes_a_target_that_sleeps_until_it_is_done():
     woken = next(d for d in told.decisions if d.time_seconds > 600.0 and d.replicas_after)
     assert told.at(900.0).replicas_after == 0
     assert (woken.reason, woken.time_seconds) == (Reason.DEADLINE_BOUND, 915.0)
+    assert [one.constraint for one in woken.needs] == [Constraint.DEADLINE]
     told.until(1800.0)
     assert told.left() == 0.0
     assert told.decisions[-1].replicas_after == 0
@@ -171,6 +172,20 @@ def test_a_dispatcher_that_is_away_is_reported_and_what_is_late_is_done_soon():
     assert report.enough_replicas is None
     assert "the first late: " in text(told.decisions[-1])
     assert told.until(1275.0 + 900.0).left() == 0.0
+
+
+def test_work_that_the_gateway_does_not_count_orders_nothing():
+    """Each request of it would be live demand, which orders more, by which more is sent.
+
+    One at a time may be sent: some gateways count a class from its first request on.
+    """
+    told = story(steady(4.0), {300.0: 50_000.0}, stated(20_000.0), counted=("chat",)).until(900.0)
+    assert {backlog(d).problem for d in told.decisions} == {NO_LAW, NOT_COUNTED}
+    assert max(d.replicas_after for d in told.decisions) <= 3
+    assert 0.0 < backlog(told.decisions[-1]).rate_per_second < 0.1
+    told.counted = ("chat", "job")
+    report = backlog(told.until(990.0).decisions[-1])
+    assert (report.problem, report.rate_per_second > 0.1) == ("", True)
 
 
 DAY = 7200.0

@@ -199,6 +199,31 @@ def test_noise_of_the_length_does_not_make_old_work_young():
     assert [one.arrived_seconds for one in memory.cohorts] == [0.0]
 
 
+def quiet_memory(readings, length=1000.0):
+    """After readings of (seconds since the last one, what might have been sent per second)."""
+    now, memory = 0.0, remember(None, BacklogReading(time_seconds=0.0, left=length), 0.0, 7200.0)
+    for seconds, rate in readings:
+        now += seconds
+        memory = remember(memory, BacklogReading(time_seconds=now, left=length), 0.0, 7200.0, rate)
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("readings", "silent"),
+    [
+        pytest.param([(15.0, 5.0)] * 20, True, id="five-minutes-of-a-rate"),
+        pytest.param([(15.0, 5.0)] * 19, False, id="less"),
+        pytest.param([(15.0, 0.0)] * 100, False, id="nothing-might-have-been-sent"),
+        pytest.param([(15.0, 0.0)] * 100 + [(15.0, 5.0)] * 2, False, id="a-rate-since-just-now"),
+        pytest.param([(15.0, 5.0)] * 2 + [(600.0, 5.0)], False, id="readings-were-missing"),
+        pytest.param([(15.0, 0.01)] * 40, False, id="fewer-than-ten-requests"),
+    ],
+)
+def test_a_dispatcher_is_away_only_if_it_might_have_sent(readings, silent):
+    """For five minutes that are known, and ten requests."""
+    assert quiet_memory(readings).is_silent(1.0) is silent
+
+
 def test_work_that_is_late_is_due_before_what_waits_behind_it():
     """It is sent first: the newer work waits for it."""
     cohorts = (Cohort(arrived_seconds=0.0, left=100.0), Cohort(arrived_seconds=600.0, left=50.0))

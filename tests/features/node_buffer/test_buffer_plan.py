@@ -1,6 +1,7 @@
 """The buffer in the planner: nothing without a lead, sized and bounded, held, released, told."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,9 +25,11 @@ from servingslo.features.node_buffer.decision import (
     NodeTargets,
     buffer_of,
 )
+from servingslo.features.node_buffer.waits import WAITS
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import InForce, Limits, Mode, Observation, SignalProblem, Targets
 from servingslo.policy.planner import plan
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
 LEAD = 180.0
@@ -216,14 +219,58 @@ def test_without_metrics_it_is_released_after_a_node_lead(raised: BufferedRun) -
     assert run.world.buffer == 0
 
 
+def test_a_restart_holds_what_was_ordered_ahead(raised: BufferedRun) -> None:
+    """Its first ticks know nothing yet: nodes are not ordered off and on again."""
+    run = raised
+    held, now = run.world.buffer, run.world.now
+    run.state = restore(learned(run.state, now), now)
+    first = run.tick()
+    assert decided(first).ahead_replicas is None
+    assert decided(first).after == held
+
+
+def test_a_restart_that_cannot_read_the_buffer_holds_it_afterwards(raised: BufferedRun) -> None:
+    """What stands is known at the next tick only."""
+    run = raised
+    held, now = run.world.buffer, run.world.now
+    run.state = restore(learned(run.state, now), now)
+    gone = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail="no answer")
+    observation = replace(
+        run.world.observe(now + 15.0), in_force={NODE_BUFFER: InForce(refused=gone)}
+    )
+    _, run.state = plan(observation, run.targets, run.limits, run.state, now + 15.0)
+    assert run.state.knobs.get(NODE_BUFFER) is None
+    run.world.buffer = held
+    assert decided(run.tick()).after == held
+
+
+def _gone(run: BufferedRun) -> None:
+    run.world.problems = (SignalProblem(reason=Reason.TARGET_NOT_FOUND, detail="gone"),)
+
+
+def _at_zero(run: BufferedRun) -> None:
+    run.world.scale(0)
+
+
+@pytest.mark.parametrize("stop", [_gone, _at_zero])
+def test_a_target_that_is_gone_or_at_zero_keeps_no_nodes(
+    stop: Callable[[BufferedRun], None], raised: BufferedRun
+) -> None:
+    """Nothing else would release them."""
+    run = raised
+    stop(run)
+    run.until(run.world.now + LEAD + 30.0)
+    assert run.world.buffer == 0
+
+
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
 def test_nothing_is_written_where_nothing_is_carried_out(mode: Mode) -> None:
-    """The need is still told."""
+    """What demand will ask for is still told."""
     run = story(asking(mode=mode), until=BEGINS + 300.0)
     told = [decided(one) for one in run.decisions]
     assert {one.change_reason for one in told} == {None}
     assert told[-1].reason in {Reason.RECOMMEND_ONLY, Reason.PAUSED}
-    assert any(one.needed for one in told)
+    assert any(one.ahead_replicas for one in told)
 
 
 def test_it_is_told_in_status_log_gauges_and_words(raised: BufferedRun) -> None:
@@ -266,3 +313,29 @@ def test_a_lead_is_measured_and_survives_a_restart() -> None:
     )
     told = decided(decision)
     assert (told.lead_seconds, told.lead_source) == (240.0, "measured")
+
+
+def test_a_buffer_that_gave_way_shortens_no_lead(raised: BufferedRun) -> None:
+    """Its replicas go in the tick that orders the pods, before they wait."""
+    run = raised
+    run.tick()
+    before = WAITS.of(run.state.features)
+    run.state = replace(
+        run.state, features={**run.state.features, WAITS.name: replace(before, seconds=(240.0,))}
+    )
+    run.world.buffer = 0
+    for age, unschedulable in ((5.0, "no place"), (65.0, None)):
+        seen = run.world.observe(run.world.now + 15.0)
+        pod = replace(
+            seen.pods[0],
+            name="new",
+            ready=False,
+            age_seconds=age,
+            scheduled_after_seconds=None if unschedulable else 60.0,
+            unschedulable_reason=unschedulable,
+            engines=(),
+        )
+        observed = replace(seen, pods=(*seen.pods, pod))
+        at = observed.time_seconds
+        _, run.state = plan(observed, run.targets, run.limits, run.state, at)
+    assert WAITS.of(run.state.features).seconds == (240.0,)

@@ -1,5 +1,7 @@
 """How long a node takes, from the pods that waited for one; and what is held of what was wanted."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,10 +30,10 @@ def placed(name: str, after: float, age: float = 999.0) -> PodSample:
 
 
 def seen(*ticks: tuple[PodSample, ...], state: NodeWaits | None = None, ahead: bool = False):
-    """The waits after these ticks."""
-    state = state or NodeWaits()
-    for pods in ticks:
-        state = observe(state, pods, ordered_ahead=ahead)
+    """The waits after these ticks. ahead: nodes were ordered ahead until just before them."""
+    state = replace(state or NodeWaits(), ahead_seconds=0.0 if ahead else None)
+    for number, pods in enumerate(ticks):
+        state = observe(state, pods, (number + 1) * TICK)
     return state
 
 
@@ -67,10 +69,18 @@ def test_a_shortage_and_a_pod_that_went_are_no_waits() -> None:
 
 
 def test_a_rest_of_a_wait_shows_no_shorter_lead() -> None:
-    """While nodes are ordered ahead, a pod may find one that is half-way there."""
+    """After the buffer gave way to it, a pod may find a node that is half-way there."""
     assert waited(60.0, ahead=True, state=waited(240.0)).lead_seconds == 240.0
     longer = waited(400.0, 410.0, ahead=True, state=waited(240.0))
     assert longer.seconds == (240.0, 400.0, 410.0)
+
+
+def test_a_node_that_was_ordered_ahead_long_ago_shortens_no_wait() -> None:
+    """It came, or was given up, one lead after its order."""
+    state = replace(waited(240.0), ahead_seconds=0.0)
+    for pods, now in (((waiting("a", 5.0),), 256.0), ((placed("a", 60.0),), 316.0)):
+        state = observe(state, pods, now)
+    assert state.seconds == (240.0, 60.0)
 
 
 def test_waits_survive_a_restart() -> None:

@@ -13,7 +13,8 @@ from servingslo.estimation.pods.cold_start import LONGEST_NODE_SECONDS, ColdStar
 from servingslo.estimation.sample import PodSample
 from servingslo.features.variants import divider
 from servingslo.features.variants.composition import SPLIT
-from servingslo.features.variants.moves import DemandAhead, MoveReason, Standing, next_order
+from servingslo.features.variants.moves import DemandAhead, MoveReason, Order, Standing, next_order
+from servingslo.features.variants.search import least_price_composition
 from servingslo.features.variants.sold_out import (
     Shortage,
     is_placeable,
@@ -92,6 +93,14 @@ class TestOrders:
         found = order(choice(replace(SPOT, minimum=2), DEAR), standing(gone, 0), 20.0)
         assert found.counts == {"spot": 0, "dear": 2}
 
+    def test_a_dear_minimum_that_does_not_come_costs_nothing_more(self):
+        """Nor does it save: it is asked for."""
+        pools = choice(SPOT, replace(DEAR, minimum=2))
+        gone = Standing(ordered=0, serving=0, placeable=False, sold_out=2)
+        world = {"spot": Standing(ordered=4, serving=4), "dear": gone}
+        short = shortage(pools, world, order(pools, world, 40.0).counts, 40.0)
+        assert (short.lacking, short.extra_hourly) == ({"dear": 2}, 0.0)
+
     def test_the_way_back_is_a_move_that_has_to_pay(self):
         """The waiting pod has got a card: nothing is sold out, and cheap pods are worth a start."""
         back = standing(Standing(ordered=2, serving=2), 3)
@@ -161,6 +170,51 @@ def test_which_replicas_do_not_come(facts, lacking, placeable):
     context = pool(**facts)
     assert not_coming(context) == lacking
     assert is_placeable(context) is placeable
+
+
+def test_a_pod_that_is_stuck_in_its_end_gives_no_place():
+    """Its node is lost: it may end for ever."""
+    context = pool(ready=2, refused=True, ending=1)
+    pods = tuple(
+        replace(pod, ready=False, unready_for_seconds=LONGEST_NODE_SECONDS + 1.0)
+        if pod.deleting
+        else pod
+        for pod in context.observation.pods
+    )
+    assert not_coming(replace(context, observation=replace(context.observation, pods=pods))) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "safe"),
+    [("Deployment", "3201", 2), ("StatefulSet", "3201", 4), ("StatefulSet", "0123", 2)],
+)
+def test_no_pod_that_has_a_place_is_removed_with_those_that_have_none(kind, names, safe):
+    """A StatefulSet removes its highest number, whichever waits. The first two of names serve."""
+    context = pool(ready=2, waiting=(401.0, 1.0))
+    renamed = {
+        pod.name: f"llama-{number}"
+        for pod, number in zip(context.observation.pods, names, strict=True)
+    }
+    observation = replace(
+        context.observation,
+        pods=tuple(replace(pod, name=renamed[pod.name]) for pod in context.observation.pods),
+    )
+    signals = replace(context.signals, serving_pods=observation.pods[:2])
+    context = replace(
+        context,
+        observation=observation,
+        signals=signals,
+        pods=read_pods(observation, signals, (), 90.0, 0.0),
+        targets=replace(context.targets, target=replace(context.targets.target, kind=kind)),
+    )
+    order = Order(
+        counts={"spot": 2},
+        reason=MoveReason.SETTLED,
+        target=least_price_composition(choice(SPOT), 20.0),
+    )
+    at = Standing(ordered=2, serving=2, placeable=False, sold_out=2)
+    short = Shortage()
+    assert divider._safe_count(choice(SPOT), order, short, {"spot": context}, "spot", at) == safe
 
 
 @pytest.mark.parametrize(("node", "longest"), [(None, 90.0), (100.0, 200.0), (800.0, 900.0)])

@@ -16,7 +16,12 @@ from servingslo.adapters.kubernetes.api.selectors import parse_selector
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.protocol import Assignment
-from servingslo.errors import EngineRefusedError, InvalidObjectError, WriteConflictError
+from servingslo.errors import (
+    EngineRefusedError,
+    InvalidObjectError,
+    NotFoundError,
+    WriteConflictError,
+)
 from servingslo.estimation.sample import PodSample
 from servingslo.explain.changes import ChangeOutcome, change_line
 from servingslo.features.warm_replicas.actuator import WarmReplicas
@@ -41,6 +46,7 @@ VIEW = WorkloadView(
     pods=(PodSample(name="chat-0", ready=True),),
     read_as=Recognition(runtime="vllm"),
 )
+ELSEWHERE = replace(STATED, target=replace(TARGET, name="other"))
 Story = Callable[[WarmReplicas, "Api", SleepingEngine], Awaitable[None]]
 
 
@@ -103,9 +109,17 @@ def played(
             channel = EngineChannel(engine_options("--warm-range", ["127.0.0.0/8"]))
             cache = SimpleNamespace(items=_Items(api))
             inventory: Any = SimpleNamespace(
-                pods=SimpleNamespace(get=lambda *_: pod_record(api.item, None), caches={"": cache}),
+                pods=SimpleNamespace(
+                    get=lambda _, name: pod_record(api.item, None) if name == "chat-0" else None,
+                    caches={"": cache},
+                ),
                 deployments=SimpleNamespace(
-                    get=lambda *_: SimpleNamespace(selector=parse_selector(selector))
+                    get=lambda _, name: SimpleNamespace(
+                        uid=f"uid-of-{name}", selector=parse_selector(selector)
+                    )
+                ),
+                workload_pods=lambda _, target_uid, **__: (
+                    [pod_record(api.item, None)] if target_uid == "uid-of-chat" else []
                 ),
             )
             client: Any = api
@@ -193,6 +207,8 @@ def test_nothing_is_put_to_sleep_that_this_resource_did_not_take_out() -> None:
     [
         pytest.param((), True, id="resource gone, or mode Recommend"),
         pytest.param((replace(STATED, features={}),), True, id="field removed"),
+        pytest.param((ELSEWHERE,), True, id="another target"),
+        pytest.param((ELSEWHERE, replace(STATED, features={})), True, id="removed from its pool"),
         pytest.param((STATED,), False, id="switched off"),
     ],
 )
@@ -207,6 +223,46 @@ def test_sleepers_are_woken_when_nobody_asks_for_them(pools, sleeps) -> None:
         assert undone.outcome is ChangeOutcome.ROLLED_BACK
         assert (engine.asleep, api.label) == (False, "true")
         assert await actuator.undo(lambda _: pools) == []
+
+    played(story)
+
+
+@pytest.mark.parametrize("ended", ["phase", "deletionTimestamp"])
+def test_the_address_of_a_pod_that_has_ended_is_not_asked(ended) -> None:
+    """Kubernetes keeps it in the status, and may have given it to another tenant's pod."""
+
+    async def story(actuator: WarmReplicas, api: Api, engine: SleepingEngine) -> None:
+        await actuator.change(ordering(**OUT))
+        if ended == "phase":
+            api.item["status"]["phase"] = "Failed"
+        else:
+            api.item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        for order in (SLEEP, WAKE):
+            with pytest.raises(NotFoundError, match="has ended"):
+                await actuator.change(ordering(**order))
+        assert await actuator.undo(lambda _: ()) == []
+        assert engine.asked == []
+
+    played(story)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(
+            replace(VIEW, pods=(*VIEW.pods, PodSample(name="chat-9", ready=True))),
+            id="a pod that has gone since",
+        ),
+        pytest.param(replace(VIEW, read_as=Recognition()), id="metrics failed, so no runtime"),
+    ],
+)
+def test_a_moment_without_an_answer_refuses_nothing(view) -> None:
+    """Else all sleepers would be woken by it."""
+
+    async def story(actuator: WarmReplicas, _api: Api, _engine: SleepingEngine) -> None:
+        standing = await actuator.in_force(REF, STATED, view)
+        assert standing is not None
+        assert standing.refused is None
 
     played(story)
 

@@ -12,7 +12,12 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
+from tests.unit.policy_world import REPLICAS_ONLY, run, stepped
+from tests.unit.world_gateway import Gated
 
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
+from servingslo.estimation.pods.health import RECEIVING_NOTHING
 from servingslo.estimation.sample import EngineSample, PodSample
 from servingslo.features.warm_replicas.call import (
     ON_CALL,
@@ -26,7 +31,9 @@ from servingslo.features.warm_replicas.call import (
 from servingslo.features.warm_replicas.knob import DRAIN_SECONDS
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.policy.facts import Facts
 from servingslo.policy.inputs import (
+    Actuation,
     BatchingMode,
     BatchingTargets,
     InForce,
@@ -267,6 +274,129 @@ def test_whatever_happens_no_request_is_lost_to_sleep(first: int) -> None:
             story.tick()
     assert sum(one.slept for one in stories) > 0
     assert sum(one.woken for one in stories) > 0
+
+
+class Stuck(Story):
+    """The first sleeper in the order of names never wakes."""
+
+    def _fault(self) -> None:
+        pass
+
+    def _traffic(self) -> None:
+        for pod in self.serving:
+            pod.waiting = 100
+
+    def _carry_out(self, decided: WarmDecision) -> None:
+        wakes = tuple(name for name in decided.wakes if name != "chat-1")
+        for pod in self.pods:
+            if pod.name in wakes:
+                pod.asleep, pod.since = False, None
+
+
+def test_an_engine_that_does_not_wake_keeps_no_other_asleep() -> None:
+    """Both sleep; whatever is missing, the second one serves at the second tick."""
+    story = Stuck(1)
+    story.minimum, story.stated = 1, WarmTargets(least=1, most=2, cost_ratio=0.1)
+    story.desired, story.pods = 3, [Pod(f"chat-{n}", 0.0) for n in (1, 2, 3)]
+    for pod in story.pods[:2]:
+        pod.asleep, pod.since = True, story.now
+    story.minimum = 2
+    story.tick()
+    story.tick()
+    assert "chat-2" in {pod.name for pod in story.serving}
+
+
+class Untold(Story):
+    """Engines of a version that has no metric of sleep."""
+
+    def _fault(self) -> None:
+        pass
+
+    def _sample(self, pod: Pod) -> PodSample:
+        found = super()._sample(pod)
+        return replace(found, engines=tuple(replace(one, sleep_states={}) for one in found.engines))
+
+
+def test_an_engine_that_does_not_tell_that_it_sleeps_is_not_put_to_sleep() -> None:
+    """Requests that reach it all the same would not be seen to wait; that is told."""
+    told, stories = set(), [Untold(seed) for seed in range(5)]
+    for story in stories:
+        for _ in range(TICKS):
+            decided = story.tick()
+            assert decided is not None
+            assert not decided.takes_out
+            told.add(decided.detail)
+    assert "no engine tells whether it sleeps" in told
+
+
+class Labelled(Gated):
+    """Nobody sleeps; the runtime is stated, so that it is known without a pod."""
+
+    def observe(self, at: float) -> Observation:
+        """With the label of each pod, and engines that tell that they are awake."""
+        seen = super().observe(at)
+        labels = {pod.name: SERVES for pod in seen.pods}
+        pods = tuple(
+            replace(
+                pod, engines=tuple(replace(e, sleep_states={"awake": 1.0}) for e in pod.engines)
+            )
+            for pod in seen.pods
+        )
+        return replace(seen, pods=pods, in_force={WARM_REPLICAS: InForce(values=labels)})
+
+
+def test_a_pod_on_call_is_no_capacity_though_it_seems_to_receive_nothing() -> None:
+    """Where most receive nothing, the routing is doubted and they count; these are known."""
+    estimate = update(EstimatorState(), FleetSample(time_seconds=0.0, pods=()))[1]
+    estimate = replace(estimate, unreliable_pods=(("chat-1", RECEIVING_NOTHING),))
+    marked = Facts(not_capacity=(("chat-1", "asleep: on call"),)).mark_pods(estimate)
+    assert marked.unreliable_pods == (("chat-1", "asleep: on call"),)
+
+
+def test_none_is_taken_out_while_the_count_changes() -> None:
+    """The count is written first: Kubernetes could remove the pods that were to stay."""
+    targets = replace(
+        REPLICAS_ONLY,
+        replicas=ReplicaTargets(minimum=1, maximum=12),
+        features={TARGETS.name: WarmTargets(least=1, most=2, cost_ratio=0.9)},
+    )
+    world = Labelled(rate=stepped((0, 3.0), (600, 0.0)), replicas=2)
+    story = run(world, targets).until(900)
+    ordered = [(d, warm) for d in story.decisions if (warm := warm_of(d.knobs)) is not None]
+    assert any(warm.takes_out for _, warm in ordered)
+    assert any(decision.apply_replicas for decision, _ in ordered)
+    assert not [d for d, warm in ordered if d.apply_replicas and warm.takes_out]
+
+
+def test_a_count_that_nobody_carries_out_keeps_none_awake() -> None:
+    """Another client may leave it as it is for ever."""
+    targets = replace(
+        REPLICAS_ONLY,
+        actuation=Actuation.NONE,
+        replicas=ReplicaTargets(minimum=1, maximum=12),
+        features={TARGETS.name: WarmTargets(most=2, cost_ratio=0.9)},
+    )
+    story = run(Labelled(rate=stepped((0, 3.0), (300, 0.0)), replicas=6), targets).until(1200)
+    last = story.decisions[-1]
+    warm = warm_of(last.knobs)
+    assert last.recommended_replicas != last.replicas_after
+    assert warm is not None
+    assert warm.takes_out
+
+
+def test_a_target_at_zero_stays_there_until_requests_come() -> None:
+    """Nothing sleeps at zero, so nothing is kept on call."""
+    world = Labelled(rate=stepped((0, 3.0), (600, 0.0)), replicas=2)
+    stated = WarmTargets(most=2, cost_ratio=0.9)
+    targets = replace(
+        REPLICAS_ONLY,
+        replicas=ReplicaTargets(minimum=0, maximum=12, idle_seconds=600.0),
+        features={TARGETS.name: stated},
+    )
+    story = run(world, targets).until(2400)
+    counts = [one.replicas_after for one in story.decisions]
+    assert 0 in counts
+    assert set(counts[counts.index(0) :]) == {0}
 
 
 def test_the_rules_find_a_planner_that_breaks_them() -> None:

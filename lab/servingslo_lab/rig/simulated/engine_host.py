@@ -113,8 +113,8 @@ class EngineHost:
         for key in ended:
             self._advance_one(self._hosted[key], now)
             self._end(key, now)
-        for key, hosted in self._hosted.items():
-            self._follow_labels(hosted, ready[key], now)
+        for key in list(self._hosted):
+            self._follow_labels(key, ready[key], now)
         begun = [key for key in ready if key not in self._hosted]
         for key in begun:
             if (traffic := self._traffic_of(ready[key])) is not None:
@@ -124,18 +124,29 @@ class EngineHost:
         if ended or begun:
             self.changed.set()
 
-    def _follow_labels(self, hosted: _Hosted, pod: EnginePod, now: float) -> None:
-        """Take an engine out of the traffic whose selector its pod leaves, and put it back."""
+    def _follow_labels(self, key: str, pod: EnginePod, now: float) -> None:
+        """Take an engine out of the traffic whose selector its pod leaves, and put it back.
+
+        Of other traffic than the one it began with it has no requests: it begins anew.
+        """
+        hosted = self._hosted[key]
         before, hosted.pod = self._traffic_of(hosted.pod), pod
-        if (after := self._traffic_of(pod)) is before or hosted.direct is not None:
+        if (after := self._traffic_of(pod)) is before:
             return
         for traffic in (before, after):
             if traffic is not None:
                 traffic.advance(now)
         if before is not None:
-            before.service.remove(pod.key, now, drain=True)
-        if after is not None:
-            after.service.add(pod.key, hosted.engine, now)
+            before.service.remove(key, now, drain=True)
+        if after is None:
+            return
+        if hosted.engine.requests is after.service.requests:
+            after.service.add(key, hosted.engine, now)
+            return
+        asleep = self.sleeps(key)
+        self._end(key, now)
+        self._begin(key, pod, now)
+        self.put_to_sleep(key, asleep=asleep)
 
     def put_to_sleep(self, key: str, *, asleep: bool) -> None:
         """Put a pod's engine to sleep, or wake it; its requests go on."""

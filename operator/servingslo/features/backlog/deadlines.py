@@ -22,10 +22,12 @@ MOST_COHORTS = 64
 # otherwise each error makes old work young, and its deadline is missed unseen.
 _LAGGING_READINGS = 4.0
 _NOISE_RATIO = 0.05
-# A dispatcher that sends nothing for so long, of at least so many requests that it might have sent,
-# is away: twenty readings; by chance none of ten comes with e^-10.
+# A dispatcher that sends nothing for so long while it might, of at least so many requests, is away:
+# twenty readings; by chance none of ten comes with e^-10.
 SILENT_SECONDS = 300.0
 LEAST_OFFERED_REQUESTS = 10.0
+# What is known to be sent is a mean of the last minute: a reading tells no more of a gap before it.
+TOLD_SECONDS = 60.0
 
 
 class Unit(StrEnum):
@@ -102,13 +104,13 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """A time in which none of the work was sent, in the queue's unit.
+    """None of the work is sent; in the queue's unit.
 
-    left: at its beginning. offered: what might have been sent in it.
+    left: at its beginning. seconds: of it, in which some might have been sent. offered: how much.
     """
 
-    since_seconds: float
     left: float
+    seconds: float = 0.0
     offered: float = 0.0
 
 
@@ -128,9 +130,7 @@ class BacklogMemory:
     def is_silent(self, units_per_request: float) -> bool:
         """Whether a dispatcher that runs would have sent some of it."""
         one, least = self.silence, LEAST_OFFERED_REQUESTS * units_per_request
-        if one is None or one.offered < least:
-            return False
-        return self.at_seconds - one.since_seconds >= SILENT_SECONDS
+        return one is not None and one.seconds >= SILENT_SECONDS and one.offered >= least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +152,11 @@ def remember(
     reading: BacklogReading,
     sent: float,
     span_seconds: float,
-    offered: float = 0.0,
+    offered_per_second: float = 0.0,
 ) -> BacklogMemory:
     """The memory with a reading.
 
-    sent, offered: what was sent since the last one, and what might have been, in the queue's unit.
+    sent: since the last one, in the queue's unit. offered_per_second: what might have been.
     """
     left, now = reading.left or 0.0, reading.time_seconds
     before, unexplained = ((), 0.0) if memory is None else (memory.cohorts, memory.unexplained)
@@ -168,18 +168,23 @@ def remember(
     kept = _without_oldest(before, waiting - (left - arrived))
     if arrived > 0.0:
         kept = _with_newest(kept, Cohort(arrived_seconds=now, left=arrived), span_seconds)
-    silence = _silence(None if memory is None else memory.silence, now, left, sent, offered)
+    silence = None
+    if left and not sent:
+        seconds = 0.0 if memory is None else min(now - memory.at_seconds, TOLD_SECONDS)
+        quiet = None if memory is None else memory.silence
+        silence = _silence(quiet, left, seconds, offered_per_second)
     return BacklogMemory(at_seconds=now, cohorts=kept, unexplained=unexplained, silence=silence)
 
 
 def _silence(
-    before: Silence | None, now: float, left: float, sent: float, offered: float
-) -> Silence | None:
-    if sent > 0.0 or not left:
-        return None
+    before: Silence | None, left: float, seconds: float, offered_per_second: float
+) -> Silence:
     if before is None or left < (1.0 - _NOISE_RATIO) * before.left:
-        return Silence(since_seconds=now, left=left)
-    return replace(before, offered=before.offered + offered)
+        return Silence(left=left)
+    if not offered_per_second:
+        return before
+    offered = before.offered + offered_per_second * seconds
+    return replace(before, seconds=before.seconds + seconds, offered=offered)
 
 
 def _with_newest(kept: tuple[Cohort, ...], new: Cohort, span_seconds: float) -> tuple[Cohort, ...]:

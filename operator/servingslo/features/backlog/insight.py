@@ -97,7 +97,7 @@ def _memory(context: TickContext, memories: Mapping[str, object]) -> BacklogMemo
     sent = context.estimate.sheddable_per_second * seconds * each
     report, gateway = REPORT.of(context.features), context.estimate.gateway
     seen = gateway is not None and gateway.gateway_per_second is not None
-    offered = report.rate_per_second * seconds if report is not None and seen else 0.0
+    offered = report.rate_per_second if report is not None and seen else 0.0
     return remember(memory, reading, sent, stated.deadline.span_seconds, offered)
 
 

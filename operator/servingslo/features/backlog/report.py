@@ -42,6 +42,7 @@ NO_LAW = "the latency law is not trusted yet"
 SILENT = "what may be sent is not sent: is the dispatcher away?"
 NO_LENGTH = "nothing exports the queue's length: it is empty, or its name is wrong"
 UNREAD = "the queue's length was not read"
+NOT_COUNTED = "the gateway does not count the requests of each class"
 NO_METRICS = "metrics of the engines are missing"
 
 
@@ -103,7 +104,17 @@ def problem_of(context: TickContext) -> str:
     if context.signals.no_metrics is not None:
         return NO_METRICS
     known = context.demand is not None and prepared_model(context) is not None
-    return "" if known and context.estimate.law.trusted else NO_LAW
+    if not known or not context.estimate.law.trusted:
+        return NO_LAW
+    return "" if _are_counted(context) else NOT_COUNTED
+
+
+def _are_counted(context: TickContext) -> bool:
+    """Whether work that is sent is known from live requests: else each sent one orders more."""
+    if context.state.estimator.arrivals.sheddable is not None:
+        return True
+    flows = [context.estimate.classes.get(one.name) for one in context.targets.classes]
+    return all(flow is not None and flow.problem is None for flow in flows)
 
 
 def backlog_report(
@@ -112,13 +123,16 @@ def backlog_report(
     """What may be sent now, and what the work needs.
 
     silent: nobody sends it. Nothing is ordered then, and one request may be sent at least, by which
-    a dispatcher that is back is seen.
+    a dispatcher that is back is seen; so is a class that was not counted before its first request.
     """
     each, prepared = units_per_request(context, stated.unit), prepared_model(context)
     reading = fresh_reading(context)
     left = None if reading is None else reading.left
     if (problem := problem_of(context)) or prepared is None or each is None:
-        return BacklogReport(unit=stated.unit, left=left, problem=problem or NO_LAW)
+        rate = (each or 0.0) / _lease_seconds(context) if problem == NOT_COUNTED else 0.0
+        return BacklogReport(
+            unit=stated.unit, left=left, rate_per_second=rate, problem=problem or NO_LAW
+        )
     case, found = sizing_case(context, prepared), BacklogReport(unit=stated.unit)
     if work:
         waits = sum(one.requests for one in work) * each

@@ -1,8 +1,9 @@
 """What pods show of a node's lead, while nodes are ordered ahead; it is told with the buffer."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from servingslo.features.node_buffer.decision import NODE_BUFFER, OURS, TARGETS
+from servingslo.features.node_buffer.decision import NODE_BUFFER, REPLICAS, TARGETS
 from servingslo.features.node_buffer.waits import (
     LONGEST_WAIT_SECONDS,
     REMEMBERED_WAITS,
@@ -23,12 +24,11 @@ class WaitsInsight(Insight):
         """The waits with this tick's pods; None if no buffer is named."""
         if TARGETS.of(context.targets.features) is None:
             return None
+        state, now = WAITS.of(memories) or NodeWaits(), context.now_seconds
         standing = context.observation.in_force.get(NODE_BUFFER)
-        return observe(
-            WAITS.of(memories) or NodeWaits(),
-            context.observation.pods,
-            ordered_ahead=standing is not None and OURS in standing.values,
-        )
+        if standing is not None and standing.values.get(REPLICAS):
+            state = replace(state, ahead_seconds=now)
+        return observe(state, context.observation.pods, now)
 
     def dump(self, memory: object) -> list[int] | None:
         """The waits, in whole seconds."""

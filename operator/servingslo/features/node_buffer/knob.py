@@ -24,7 +24,7 @@ from servingslo.plugins import Key
 from servingslo.policy.inputs import InForce, SignalProblem
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
-from servingslo.policy.replicas.ownership import acting_limit
+from servingslo.policy.replicas.ownership import CONFLICTS, acting_limit
 from servingslo.reasons import Reason
 
 
@@ -41,25 +41,31 @@ class NodeBufferKnob(PlainKnob):
         standing = context.observation.in_force.get(NODE_BUFFER)
         if asked is None or standing is None:
             return Outcome(None)
+        limit, owner = acting_limit(context.targets, context.limits), context.owner
+        # A target that is gone or at zero asks for no nodes.
+        stopped = limit is None and owner is not None and owner.reason not in CONFLICTS
         told = _told(asked, standing, WAITS.of(context.state.features) or NodeWaits())
         wanted, lead = Wanted(), told.lead_seconds
         required = min(turn.requirement.replicas, context.bounds.maximum)
         count = max(context.current, required)
         if lead is not None:
-            known = memory if isinstance(memory, Wanted) else wanted
-            ahead = required_ahead(context, context.lead_seconds + lead)
-            wanted = known.after(ahead, context.now_seconds, lead)
+            now = context.now_seconds
+            # What stands when this process begins was wanted until then.
+            begun = Wanted(counts=((now, count + told.before),))
+            known = memory if isinstance(memory, Wanted) else begun
+            ahead = None if stopped else required_ahead(context, context.lead_seconds + lead)
+            wanted = known.after(ahead, now, lead)
             told = replace(
                 told,
                 ahead_seconds=context.lead_seconds + lead,
                 ahead_replicas=ahead,
                 needed=None if ahead is None else max(ahead - count, 0),
             )
-        if not turn.acting:
-            held = acting_limit(context.targets, context.limits)
-            return Outcome(replace(told, reason=held or told.reason), wanted)
+        if not (turn.acting or stopped):
+            return Outcome(replace(told, reason=limit or told.reason), wanted)
         if standing.refused is not None:
-            return Outcome(_refused(told, standing, standing.refused), wanted)
+            kept = memory if told.unread else wanted
+            return Outcome(_refused(told, standing, standing.refused), kept)
         blind = context.signals.no_metrics
         reason = None if blind is None else blind.reason
         if lead is None:

@@ -6,7 +6,7 @@ wait is not counted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from servingslo.estimation.sample import PodSample
 from servingslo.features.node_buffer.decision import TARGETS
@@ -24,12 +24,14 @@ SEEN_SECONDS = 30.0
 class NodeWaits:
     """Pods that wait for a node, and the last waits that ended.
 
-    waiting: by pod, whether nodes were ordered ahead when its wait began. seconds: waits, oldest
-    first.
+    waiting: by pod, whether its wait may be a rest of one. seconds: waits, oldest first.
+    ahead_seconds: when nodes were last ordered ahead; None if never. They come within a node lead,
+    so that a pod may find one half-way there after the buffer gave way to it.
     """
 
     waiting: tuple[tuple[str, bool], ...] = ()
     seconds: tuple[float, ...] = ()
+    ahead_seconds: float | None = None
 
     @property
     def lead_seconds(self) -> float | None:
@@ -40,9 +42,13 @@ class NodeWaits:
 WAITS: Key[NodeWaits] = Key(TARGETS.name, NodeWaits)
 
 
-def observe(state: NodeWaits, pods: Sequence[PodSample], *, ordered_ahead: bool) -> NodeWaits:
-    """The waits with this tick's pods. ordered_ahead: nodes are, so that a wait may be a rest."""
+def observe(state: NodeWaits, pods: Sequence[PodSample], now_seconds: float) -> NodeWaits:
+    """The waits with this tick's pods."""
     waiting, ended = dict(state.waiting), list(state.seconds)
+    ahead = state.ahead_seconds
+    ordered_ahead = ahead is not None and now_seconds - ahead <= (
+        state.lead_seconds or LONGEST_WAIT_SECONDS
+    )
     still: dict[str, bool] = {}
     for pod in pods:
         if pod.unschedulable_reason is not None and not pod.deleting:
@@ -55,4 +61,5 @@ def observe(state: NodeWaits, pods: Sequence[PodSample], *, ordered_ahead: bool)
             whole = not waiting[pod.name] or lead is None or wait > lead
             if whole and 0.0 < wait <= LONGEST_WAIT_SECONDS:
                 ended.append(wait)
-    return NodeWaits(waiting=tuple(still.items()), seconds=tuple(ended[-REMEMBERED_WAITS:]))
+    seconds = tuple(ended[-REMEMBERED_WAITS:])
+    return replace(state, waiting=tuple(still.items()), seconds=seconds)

@@ -23,6 +23,7 @@ from servingslo.features.variants.moves import (
 from servingslo.features.variants.sold_out import (
     Shortage,
     is_placeable,
+    least_with_places,
     not_coming,
     shortage,
 )
@@ -271,13 +272,14 @@ def _safe_count(
 ) -> int:
     """The least count of a pool with which those that serve carry what may come within a lead.
 
-    Replicas that do not come are no loss; Kubernetes removes pods without a place first.
+    Replicas that do not come are no loss, if Kubernetes removes them first.
     """
     context = whole[name]
     demand = context.demand
     case = _case(context)
     if standing.sold_out and order.counts[name] >= standing.ordered:
-        return short.ordered(name, order.counts[name]) + context.excluded
+        least = short.ordered(name, order.counts[name]) + context.excluded
+        return max(least, least_with_places(context))
     if demand is None or case is None or order.counts[name] >= context.current:
         return context.current
     due = step_down_load(context.estimate, demand).rate_per_second

@@ -1,10 +1,10 @@
 """Whether a pool is sold out, what it would have, and what the others cost more for it.
 
 A pod without a place waits for a node, and is on its way until nodes of its pool never took so
-long. A pod that a quota refuses is never made; pods that still end may give it theirs. Then the
-pool has what it has, and the others carry the rest. One more is ordered there all the same, if it
-would be worth having: when that pod gets a place, the pool is no longer sold out, and the rest
-moves back as in any other move.
+long. A pod that a quota refuses is never made; pods that still end may give it theirs, unless they
+are stuck. Then the pool has what it has, and the others carry the rest. One more is ordered there
+all the same, if it would be worth having: when that pod gets a place, the pool is no longer sold
+out, and the rest moves back as in any other move.
 """
 
 from collections.abc import Mapping
@@ -74,7 +74,10 @@ def shortage(
         count = max(free.counts[one.name] - counts[one.name], more)
         if standing[one.name].sold_out and count > 0:
             lacking[one.name] = count
-    extra = found.price_hourly - free.price_hourly if found.carries and lacking else None
+    extra = None
+    if found.carries and lacking:
+        # Dear pods of a stated minimum that do not come are no saving.
+        extra = max(found.price_hourly - free.price_hourly, 0.0)
     return Shortage(counts=free.counts, lacking=lacking, extra_hourly=extra)
 
 
@@ -88,11 +91,31 @@ def not_coming(context: TickContext) -> int:
     left = [pod for pod in context.observation.pods if not pod.deleting]
     placeless = {name for name, _ in context.pods.of(*_PLACELESS)}
     waits = [pod.age_seconds or 0.0 for pod in left if pod.name in placeless]
-    ends = len(left) < len(context.observation.pods)
+    ends = any(
+        pod.deleting and (pod.unready_for_seconds or 0.0) <= LONGEST_NODE_SECONDS
+        for pod in context.observation.pods
+    )
     refused = refused_pods(context.observation) is not None and not ends
     if not refused and max(waits, default=0.0) <= longest_wait_seconds(context):
         return 0
     return max(context.current - (len(left) - len(waits)), 0)
+
+
+def least_with_places(context: TickContext) -> int:
+    """The least count with which every pod that has a place stays.
+
+    A ReplicaSet removes pods without one first. A StatefulSet, or whatever else numbers its pods,
+    removes the highest number.
+    """
+    if context.targets.target.kind == "Deployment":
+        return 0
+    placeless = {name for name, _ in context.pods.of(*_PLACELESS)}
+    numbers = (
+        pod.name.rpartition("-")[2]
+        for pod in context.observation.pods
+        if not pod.deleting and pod.name not in placeless
+    )
+    return max((int(one) + 1 for one in numbers if one.isdecimal()), default=0)
 
 
 def longest_wait_seconds(context: TickContext) -> float:

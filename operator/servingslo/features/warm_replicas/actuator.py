@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.engines.channel import EngineChannel
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
+from servingslo.adapters.kubernetes.pods.records import PodRecord
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.means import ActuatorRow, Means
@@ -67,7 +68,12 @@ class WarmReplicas:
             for one in records
             if one is not None and one.labels.get(LABEL) in (SERVING, NOT_SERVING)
         }
-        unlabelled = [pod.name for pod in view.pods if pod.name not in values]
+        # A pod that has gone since it was read says nothing of the others.
+        unlabelled = [
+            one.name
+            for one in records
+            if one is not None and not one.deleting and one.name not in values
+        ]
         deployment = self.inventory.deployments.get(ref.namespace, view.target.name)
         selected = deployment is None or any(one.key == LABEL for one in deployment.selector)
         refused = self._why_not(ref, view, unlabelled, selected=selected)
@@ -82,8 +88,9 @@ class WarmReplicas:
         reason, detail = Reason.NOT_PERMITTED, ""
         if self.pods is None or not self.sleeps:
             detail = _OFF
-        elif view.target.kind != "Deployment" or sleep_api(runtime) is None:
-            what = view.target.kind if view.target.kind != "Deployment" else runtime or "no runtime"
+        elif view.target.kind != "Deployment" or (runtime and sleep_api(runtime) is None):
+            # Without metrics no runtime is known: that alone wakes nobody.
+            what = runtime if runtime and view.target.kind == "Deployment" else view.target.kind
             reason, detail = Reason.KIND_NOT_SUPPORTED, f"{what}: of Deployments, engines of vLLM"
         elif unlabelled:
             detail = f'{unlabelled[0]} has no label {LABEL}: "{SERVING}"'
@@ -147,7 +154,7 @@ class WarmReplicas:
             return ()
         caches = self.inventory.pods.caches.values()
         for record in [one for cache in caches for one in list(cache.items.values())]:
-            if record.labels.get(LABEL) != NOT_SERVING or record.deleting:
+            if record.labels.get(LABEL) != NOT_SERVING or record.deleting or record.finished:
                 continue
             try:
                 item = await self.pods.read(record.namespace, record.name)
@@ -155,7 +162,7 @@ class WarmReplicas:
                 continue
             found = on_call(item)
             pools = () if found is None else acting(found.owner)
-            if found is None or pools is None or any(TARGETS.of(one.features) for one in pools):
+            if found is None or pools is None or any(self._keeps(one, record) for one in pools):
                 continue
             resource = (record.namespace, found.owner.name)
             back = WarmDecision(
@@ -166,6 +173,19 @@ class WarmReplicas:
             )
             changes += await undone(self.pods.wake(item, found), change)
         return changes
+
+    def _keeps(self, targets: Targets, record: PodRecord) -> bool:
+        """Whether a pod belongs to a target whose pods may sleep."""
+        if TARGETS.of(targets.features) is None or self.inventory is None:
+            return False
+        target = self.inventory.deployments.get(record.namespace, targets.target.name)
+        if target is None or targets.target.kind != "Deployment":
+            # It stands for a Deployment, or cannot be read: its own knob wakes its pods.
+            return True
+        pods = self.inventory.workload_pods(
+            record.namespace, target_uid=target.uid, selector=target.selector, strict=True
+        )
+        return any(pod.uid == record.uid for pod in pods)
 
 
 def _change(

@@ -34,7 +34,7 @@ class WarmDecision(KnobDecision):
     """Which replicas are awake.
 
     awake: the count that is needed awake. on_call: pods that take no requests. asleep: how many of
-    them sleep. wake_seconds: from an order to wake one until it is seen to serve. cost_per_hour: of
+    them sleep. wake_seconds: from an order to wake one until it serves. cost_per_hour: of
     all replicas, None without a price. takes_out: pods that get no requests from now on. sleeps:
     of those, the idle ones that are put to sleep. wakes: pods that are woken and serve again.
     """

@@ -26,7 +26,7 @@ from servingslo.features.warm_replicas.mix import (
 )
 from servingslo.policy.facts import Facts
 from servingslo.policy.hpa_behavior import DEFAULT_DOWN_WINDOW_SECONDS
-from servingslo.policy.inputs import InForce, SignalProblem
+from servingslo.policy.inputs import Actuation, InForce, SignalProblem
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.ownership import acting_limit
@@ -37,6 +37,7 @@ from servingslo.reasons import Reason
 DRAIN_SECONDS = 30.0
 # Begins with the kernel's word, so that such a pod counts as one that sleeps.
 _NO_REQUESTS = f"{ASLEEP}: on call"
+_UNTOLD = "no engine tells whether it sleeps"
 
 
 class WarmKnob(PlainKnob):
@@ -70,7 +71,9 @@ class WarmKnob(PlainKnob):
             return Outcome(replace(told, reason=limit or told.reason), remembered)
         if standing.refused is not None:
             return Outcome(*_wake(told, remembered, tick, told.on_call, standing.refused))
-        return Outcome(*_step(tick, told, remembered, stated))
+        # The pods that Kubernetes removes now may be those that were to stay.
+        moves = turn.scaling and context.targets.actuation is Actuation.SCALE
+        return Outcome(*_step(tick, told, remembered, replace(stated, most=0) if moves else stated))
 
     def dump(self, memory: object) -> object:
         """The measured wake time, and when all replicas were last needed."""
@@ -176,9 +179,14 @@ def _step(tick: _Tick, told: WarmDecision, memory: WarmMemory, stated: WarmTarge
     if awake.needed >= context.current:
         memory = replace(memory, needed_seconds=now)
     if missing > 0 or disturbed:
+        # What was asked and is not back is asked again, but keeps no other one waiting.
+        asked = tick.out & (memory.woken or {}).keys() if missing > 0 else frozenset()
         first = sorted(told.on_call, key=lambda pod: (tick.asleep(pod), pod))
-        first = [*disturbed, *(pod for pod in first if pod not in disturbed)]
-        return _wake(told, memory, tick, first[: max(missing, len(disturbed))])
+        again = [pod for pod in first if pod in asked and pod not in disturbed]
+        rest = [pod for pod in first if pod not in asked and pod not in disturbed]
+        fresh = [pod for pod in disturbed if pod not in asked]
+        more = rest[: max(missing - len(fresh), 0)]
+        return _wake(told, memory, tick, [*disturbed, *again, *more])
     _, memory = _wake(told, memory, tick, ())
     since = now if since is None else since
     memory = replace(memory, fewer_seconds=since if missing < 0 else None)
@@ -190,6 +198,8 @@ def _step(tick: _Tick, told: WarmDecision, memory: WarmMemory, stated: WarmTarge
     settled = now - since >= DEFAULT_DOWN_WINDOW_SECONDS
     room = min(-missing, stated.most - len(told.on_call)) if settled else 0
     names = _least_busy(tick)[: max(room, 0)]
+    if room > 0 and not names:
+        told = replace(told, reason=Reason.KIND_NOT_SUPPORTED, detail=_UNTOLD)
     if not idle and not names:
         return told, memory
     ordered = replace(told, takes_out=tuple(names), sleeps=tuple(idle))
@@ -197,11 +207,11 @@ def _step(tick: _Tick, told: WarmDecision, memory: WarmMemory, stated: WarmTarge
 
 
 def _least_busy(tick: _Tick) -> list[str]:
-    """The pods that serve, in the order in which they are taken out."""
+    """The pods that serve and tell whether they sleep, in the order in which they are taken out."""
     busy = {
         pod.name: sum((one.running or 0.0) + (one.waiting or 0.0) for one in pod.engines)
         for pod in tick.context.serving
-        if pod.engines
+        if pod.engines and all(one.sleep_states for one in pod.engines)
     }
     return sorted(busy, key=lambda pod: (busy[pod], pod))
 

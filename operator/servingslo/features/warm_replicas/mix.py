@@ -41,7 +41,7 @@ NEWEST_WEIGHT = 0.25
 class WarmMemory:
     """What is remembered of sleepers; times in seconds since the epoch.
 
-    wake_seconds: mean from an order to wake until a pod is seen to serve. needed_seconds: when all
+    wake_seconds: mean from an order to wake until a pod serves. needed_seconds: when all
     replicas were last needed awake. fewer_seconds: since when fewer are needed awake. out: since
     when pods take no requests. woken: when pods were ordered to wake that are not seen to serve.
     """
@@ -119,11 +119,12 @@ def _without(pods: Pods, names: frozenset[str]) -> Pods:
 def warm_need(context: TickContext, case: Case | None) -> Need | None:
     """The whole count with replicas on call, beyond those that are needed awake.
 
-    None if engines can not be put to sleep and woken now.
+    None if engines can not be put to sleep and woken now, or if there is no pod: at zero only
+    requests bring one.
     """
     stated = TARGETS.of(context.targets.features)
     standing = context.observation.in_force.get(WARM_REPLICAS)
-    if stated is None or standing is None or standing.refused is not None:
+    if stated is None or standing is None or standing.refused or not context.current:
         return None
     awake = awake_of(context)
     core = max(awake.needed - awake.spare, 0)

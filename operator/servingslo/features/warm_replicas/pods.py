@@ -18,7 +18,12 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
 from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.adapters.kubernetes.pods.records import pod_record
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.errors import ClusterUnavailableError, EngineRefusedError, WriteConflictError
+from servingslo.errors import (
+    ClusterUnavailableError,
+    EngineRefusedError,
+    NotFoundError,
+    WriteConflictError,
+)
 from servingslo.runtimes.catalogue import known
 from servingslo.runtimes.profile import SleepApi
 
@@ -102,6 +107,9 @@ class SleepingPods:
 
     async def _ask(self, item: KubeObject, found: OnCall, *, wakes: bool) -> None:
         record, api = pod_record(item, None), sleep_api(found.runtime)
+        if record.finished or record.deleting:
+            # Its address may be another pod's by now.
+            raise NotFoundError(f"{record.name} has ended")
         if api is None or record.address is None:
             raise ClusterUnavailableError(f"{record.name} has no address of its own")
         with self.client.permitted(record.namespace) as seconds:

@@ -8,7 +8,7 @@ from servingslo.api.constraints import MAX_REPLICAS, Between, Count, Matching, c
 from servingslo.api.spec_base import OF_REPLICAS, ApiModel, SpecPart
 from servingslo.features.warm_replicas.call import TARGETS, WarmTargets
 
-_COST = Matching(r"^[1-9][0-9]?%$", "a share from 1% to 99%", 3)
+_COST = Matching(r"^[1-9][0-9]?%$", "a share from 1% to 99%", 16)
 _LEAST = "at most warm.max"
 
 

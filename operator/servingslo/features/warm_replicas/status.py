@@ -20,7 +20,7 @@ class WarmStatus(StatusModel):
     )
     wake_seconds: float | None = told(
         "wake_seconds",
-        "Seconds from the order to wake one until it is seen to serve; measured.",
+        "Seconds from the order to wake one until it is observed to serve; measured.",
         gauge="servingslo_warm_wake_seconds",
     )
     cost_per_hour: float | None = told(

@@ -128,7 +128,9 @@ def sleep_or_wake(context: TickContext) -> Proposal:
         waiting_requests=context.estimate.backlog_requests,
         first_request_seconds=seconds,
     )
-    return replace(woken, requirement=replace(woken.requirement, replicas=woken.replicas))
+    asked = tuple(one for need in needs for one in need.reported)
+    requirement = replace(woken.requirement, replicas=woken.replicas, needs=asked)
+    return replace(woken, requirement=requirement)
 
 
 def _no_signal(observation: Observation) -> str:

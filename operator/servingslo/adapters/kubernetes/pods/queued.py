@@ -10,7 +10,7 @@ from typing import Any
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.errors import ClusterError, NotFoundError
+from servingslo.errors import ClusterError, NotFoundError, PermissionDeniedError
 
 # Kueue's gate and labels. Source: kueue, pkg/controller/jobs/pod/constants.
 KUEUE_GATE = "kueue.x-k8s.io/admission"
@@ -69,8 +69,10 @@ class KueueMessages:
             return ""
         try:
             found = await self._workloads(namespace, uid, group)
-        except ClusterError:
+        except (PermissionDeniedError, NotFoundError):
             self._refused[namespace] = now
+            return ""
+        except ClusterError:
             return ""
         self._refused.pop(namespace, None)
         return next((said for one in found if (said := _said(one))), "")

@@ -5,7 +5,7 @@
 {{- if .Release.IsUpgrade }}
 {{- $running := lookup "apps/v1" "Deployment" .Release.Namespace (include "servingslo.name" .) }}
 {{- range $container := dig "spec" "template" "spec" "containers" list $running }}
-{{- if and (has "--warm-replicas=true" ($container.args | default list)) (not $ranges) }}
+{{- if and (has "--warm-replicas" ($container.args | default list)) (not $ranges) }}
 {{- fail "warm.ranges: nothing is not allowed; allowed: a first upgrade with warm.enabled: false alone, which wakes the engines" }}
 {{- end }}
 {{- end }}
@@ -14,7 +14,7 @@
 {{- fail "warm.ranges: nothing is not allowed; allowed: the addresses of pods, or enabled: false" }}
 {{- end }}
 {{- if $warm.enabled }}
-- --warm-replicas=true
+- --warm-replicas
 {{- end }}
 {{- range $ranges }}
 - --warm-range={{ . }}
