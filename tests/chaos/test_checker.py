@@ -69,8 +69,8 @@ def test_a_forbidden_write_is_seen(changes: dict[str, Any], wrong: str) -> None:
 
 POOLED: dict[str, Any] = {
     "pools": [
-        {"targetRef": {"name": PREFILL}, "replicas": {"min": 0, "max": 8}},
-        {"targetRef": {"name": DECODE}, "replicas": {"min": 1, "max": 8}},
+        {"role": "Prefill", "targetRef": {"name": PREFILL}, "replicas": {"min": 0, "max": 8}},
+        {"role": "Decode", "targetRef": {"name": DECODE}, "replicas": {"min": 1, "max": 8}},
     ],
     "gpus": 4,
 }

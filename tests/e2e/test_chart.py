@@ -35,6 +35,7 @@ def _install(rig: Rig, namespace: str, *settings: str, chart: str = CHART) -> No
         chart,
         # The CRD of this control plane may have come with another test.
         "--take-ownership",
+        "--force-conflicts",
         f"--namespace={namespace}",
         "--set=replicaCount=0",
         *(f"--set={setting}" for setting in settings),

@@ -15,6 +15,7 @@ from tests.unit.test_examples import FOLDERS, documents
 from servingslo.api.crd import definitions
 from servingslo_lab.rig.cluster import Rig
 from servingslo_lab.rig.programs.upstream_crds import (
+    CAPACITY_BUFFER,
     ENVOY_GATEWAY,
     GATEWAY_API,
     ISTIO,
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "servingslo-operator"
 # Argo CD's own CRD is not on the rig: its Application is parsed, and no server is asked.
 UNASKED_GROUPS = ("argoproj.io/",)
+UPSTREAM = (ISTIO, KEDA, CAPACITY_BUFFER)
 OURS = {one["metadata"]["name"]: one for one in definitions()}
 ALREADY_THERE = 409
 
@@ -39,9 +41,9 @@ def client(rig: Rig) -> Iterator[DynamicClient]:
     """
     api = rig.api_client()
     extensions = kubernetes.client.ApiextensionsV1Api(api)
-    names = [*OURS, *(m["metadata"]["name"] for one in (ISTIO, KEDA) for m in manifests(one))]
+    names = [*OURS, *(m["metadata"]["name"] for one in UPSTREAM for m in manifests(one))]
     there = {one.metadata.name for one in extensions.list_custom_resource_definition().items}
-    install_crds(api, GATEWAY_API, ENVOY_GATEWAY, ISTIO, KEDA)
+    install_crds(api, GATEWAY_API, ENVOY_GATEWAY, *UPSTREAM)
     for name in OURS.keys() - there:
         extensions.create_custom_resource_definition(OURS[name])
     rig.wait_for(lambda: all(_is_established(extensions, name) for name in OURS), what="CRDs")

@@ -159,6 +159,9 @@ def _body(proxy: Proxy, path: str) -> bytes:
 def _forwarding(proxy: Proxy) -> type[_Handler]:
     class Handler(_Handler):
         def reply(self):
+            if self.command != "GET":
+                self.answer(b"only GET", 501, "text/plain")
+                return
             proxy.requests.append(self.path)
             bearer = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
             stranger = proxy.admits is not None and not proxy.admits(bearer)

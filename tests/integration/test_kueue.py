@@ -83,7 +83,7 @@ def test_what_waits_for_quota_is_queued_and_served_when_it_comes(
     )
     tenant.wait_message("ScalingLimited", "queue chat: couldn't assign flavors")
     assert "insufficient" in tenant.message("ScalingLimited")
-    assert tenant.ready_replicas() == QUOTA
+    tenant.wait(lambda: tenant.ready_replicas() == QUOTA, what="what has quota serves")
     ordered = tenant.replicas()
     assert ordered > QUOTA
     # The status of a queue follows its workloads.

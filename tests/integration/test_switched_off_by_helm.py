@@ -38,7 +38,7 @@ ALL_ON = (
 )
 KINDS = ("--admission-kind=BackendTrafficPolicy", "--admission-kind=DestinationRule")
 NO_KIND = "--admission-kind=EngineArguments"
-NO_ROUTES, NO_CANARIES = ("--no-degradation", "--no-node-buffers"), "--no-canaries"
+NO_ROUTES, NO_CANARIES, NO_BUFFERS = "--no-degradation", "--no-canaries", "--no-node-buffers"
 IN_BOTH = ("--namespace=team-a", "--namespace=team-b")
 TRIES = 10
 TARGET = ScaleTarget(api_version="apps/v1", kind="Deployment", name="chat")
@@ -93,13 +93,14 @@ def test_the_job_of_an_upgrade_is_for_what_it_switches_off_and_no_more(
 
     assert job(*ALL_ON, "tickSeconds=30") is None
     routes = job(*_without(ALL_ON[0]))
-    assert routes == [*IN_BOTH, NO_KIND, NO_CANARIES]
+    assert routes == [*IN_BOTH, NO_KIND, NO_CANARIES, NO_BUFFERS]
     policies = job(*_without(ALL_ON[2]), "admission.kinds={DestinationRule}")
-    assert policies == [*IN_BOTH, KINDS[0], NO_CANARIES, *NO_ROUTES]
+    assert policies == [*IN_BOTH, KINDS[0], NO_CANARIES, NO_ROUTES, NO_BUFFERS]
     templates = job(*ALL_ON, "batching.apply.serversOnly=true")
-    assert templates == [*IN_BOTH, NO_KIND, *NO_ROUTES]
-    assert job(*ALL_ON, "replicaCount=0") == [*IN_BOTH, *KINDS]
-    assert job(*_without(ALL_ON[4]), "watchNamespaces={team-a}") == [IN_BOTH[1], *KINDS]
+    assert templates == [*IN_BOTH, NO_KIND, NO_ROUTES, NO_BUFFERS]
+    assert job(*ALL_ON, "replicaCount=0") == [*IN_BOTH, *KINDS, NO_BUFFERS]
+    left = job(*_without(ALL_ON[4]), "watchNamespaces={team-a}")
+    assert left == [IN_BOTH[1], *KINDS, NO_BUFFERS]
     assert job(*_without(ALL_ON[4])) is None
     # An account of another name is not there before the upgrade.
     assert job(*_without(ALL_ON[0]), "serviceAccount.name=other") == routes

@@ -1,7 +1,6 @@
 """Clients that give up and come back: timeouts, retries, backoff, and the storm they make."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -120,12 +119,15 @@ def test_impatient_clients_keep_an_overload_alive():
     assert storm_share < patient_share - 0.2
 
 
-def test_fleet_file_of_the_documentation_is_read(tmp_path):
-    """The example with every field that is not there by default."""
-    page = Path(__file__).parents[2] / "docs" / "designs" / "0005-simulator.md"
-    example = page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+def test_a_fleet_file_with_clients_and_batches_is_read(tmp_path):
+    """Fields that are not there by default."""
     path = tmp_path / "fleet.yaml"
-    path.write_text(example.replace("# dynamic_batching", "dynamic_batching"))
+    path.write_text(
+        "engine: l4-small\n"
+        "clients: {first_token_timeout_seconds: 5, timeout_seconds: 60}\n"
+        "drain_seconds: 30\n"
+        "dynamic_batching: {instances: 2, max_queue_delay_seconds: 0.005}\n"
+    )
     fleet = read_fleet(path)
 
     assert fleet.clients == ClientSpec(first_token_timeout_seconds=5.0, timeout_seconds=60.0)

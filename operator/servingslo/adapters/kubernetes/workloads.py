@@ -43,6 +43,8 @@ from servingslo.runtimes import catalogue
 from servingslo.runtimes.profile import RuntimeProfile
 from servingslo.runtimes.recognition import Recognition, Recognize
 
+# Each is a request at each tick.
+_MOST_ASKED = 3
 _PARSERS = {"Deployment": deployment_record, "StatefulSet": stateful_set_record}
 _REASON_OF_ERROR: tuple[tuple[type[ClusterError], Reason], ...] = (
     (NoScaleSubresourceError, Reason.TARGET_NOT_SCALABLE),
@@ -173,12 +175,14 @@ class KubernetesWorkloads:
         )
 
     async def _queued(self, namespace: str, pods: Sequence[PodRecord]) -> Mapping[str, PodRecord]:
-        """The first pod that waits in a queue of Kueue, by name, with Kueue's message."""
-        for pod in pods:
-            if pod.queued_by is None or pod.deleting or KUEUE_GATE not in pod.queued_by:
-                continue
-            said = await self._kueue.message(namespace, pod.uid, pod.queue_group)
-            return {pod.name: replace(pod, queued_by=f"{pod.queued_by}: {said}")} if said else {}
+        """The oldest pod that waits in a queue of Kueue, by name, with Kueue's message.
+
+        Kueue says nothing of those that are alike and come after it: they wait without a look.
+        """
+        waiting = [pod for pod in pods if KUEUE_GATE in (pod.queued_by or "") and not pod.deleting]
+        for pod in sorted(waiting, key=lambda one: one.created_seconds or 0.0)[:_MOST_ASKED]:
+            if said := await self._kueue.message(namespace, pod.uid, pod.queue_group):
+                return {pod.name: replace(pod, queued_by=f"{pod.queued_by}: {said}")}
         return {}
 
     async def _read_target(self, namespace: str, target: ScaleTarget) -> _Target:
