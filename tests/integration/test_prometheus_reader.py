@@ -281,7 +281,7 @@ def test_all_engines_are_read_where_a_proxy_takes_no_query_of_such_length(promet
     with proxying(prometheus.url) as proxy, reader_of(proxy.url) as reader:
         caplog.set_level("INFO")
         for _ in range(2):
-            found = asyncio.run(reader.read(_MANY_PODS))
+            found = answered(reader, _MANY_PODS)
             assert {"twice", "real"} <= _engines(found)
             assert found.problem is None
     (told,) = [text for text in caplog.messages if "is refused" in text]
