@@ -1,7 +1,7 @@
 """Puts back what stands on the cluster, one object after another, and says so."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 import typer
@@ -95,3 +95,21 @@ async def _ended(
                 raise
             one = await again(one)
     raise AssertionError("unreachable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRelease:
+    """A field that a feature puts back in every object of a kind.
+
+    search: of a client and namespaces. said: what was done to one.
+    """
+
+    flags: type[Any]
+    kind: str
+    search: Callable[..., OwnedValues[Any, Any]]
+    said: str
+
+    async def put_back(self, client: KubeClient, namespaces: tuple[str, ...]) -> list[str]:
+        """Restore each; what could not be."""
+        found = self.search(client, namespaces=namespaces)
+        return (await put_back_fields(self.kind, found, lambda _: self.said))[1]

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from servingslo.adapters.kubernetes.api.client import KubeClient
-from servingslo.cli.cluster.put_back import ReleasePart, put_back_fields
+from servingslo.cli.cluster.put_back import FieldRelease, ReleasePart
 from servingslo.features.degradation.routes import KIND, weighted_routes
 
 
@@ -19,16 +18,9 @@ class SearchFlags:
     ] = True
 
 
-class WeightsRelease:
-    """The owners' weights in every route."""
-
-    flags = SearchFlags
-
-    async def put_back(self, client: KubeClient, namespaces: tuple[str, ...]) -> list[str]:
-        """Restore them; what could not be."""
-        routes = weighted_routes(client, namespaces=namespaces)
-        said = "the former weights are put back"
-        return (await put_back_fields(KIND, routes, lambda _: said))[1]
-
-
-PART: ReleasePart = WeightsRelease()
+PART: ReleasePart = FieldRelease(
+    flags=SearchFlags,
+    kind=KIND,
+    search=weighted_routes,
+    said="the former weights are put back",
+)

@@ -1,4 +1,4 @@
-"""What pods show of a node's lead, while nodes are ordered ahead; it is told with the buffer."""
+"""The lead of a node, measured from pods while a buffer is named; reported with the buffer."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from servingslo.adapters.kubernetes.api.client import KubeClient
-from servingslo.cli.cluster.put_back import ReleasePart, put_back_fields
+from servingslo.cli.cluster.put_back import FieldRelease, ReleasePart
 from servingslo.features.node_buffer.buffers import KIND, capacity_buffers
 
 
@@ -19,16 +18,9 @@ class SearchFlags:
     ] = True
 
 
-class BuffersRelease:
-    """The owners' replicas in every buffer."""
-
-    flags = SearchFlags
-
-    async def put_back(self, client: KubeClient, namespaces: tuple[str, ...]) -> list[str]:
-        """Restore them; what could not be."""
-        buffers = capacity_buffers(client, namespaces=namespaces)
-        said = "the former replicas are put back"
-        return (await put_back_fields(KIND, buffers, lambda _: said))[1]
-
-
-PART: ReleasePart = BuffersRelease()
+PART: ReleasePart = FieldRelease(
+    flags=SearchFlags,
+    kind=KIND,
+    search=capacity_buffers,
+    said="the former replicas are put back",
+)
