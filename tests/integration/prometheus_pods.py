@@ -18,6 +18,8 @@ CAPTURE = Path(__file__).parents[1] / "golden" / "data" / "vllm_0.32.0_metrics.t
 NAMESPACE = "inference"
 # Twice a second is scraped; Prometheus looks for new targets every five seconds.
 PATIENCE_SECONDS = 40.0
+_PAUSE_SECONDS = 0.2
+_OUT_OF_TIME = ("no answer within", "did not end within", "has not ended yet")
 # One more than the names need: sets of adapters are asked for apart, as not every store knows topk.
 FULL_READING_QUERIES = 18
 
@@ -153,9 +155,11 @@ def answered(reader: PrometheusReader, pods: Sequence[str] | None = None) -> Clu
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         found = asyncio.run(reader.read(pods))
-        late = found.problem is not None and "no answer within" in found.problem.detail
+        detail = "" if found.problem is None else found.problem.detail
+        late = any(words in detail for words in _OUT_OF_TIME)
         if not late or time.monotonic() > deadline:
             return found
+        time.sleep(_PAUSE_SECONDS)
 
 
 def read_once(url: str, **settings) -> ClusterMetrics:
