@@ -196,7 +196,7 @@ def test_namesakes_in_two_clusters_are_told_apart_by_matchers(prometheus):
         matchers = f'cluster=~"{cluster}|x", cluster!=""'
         for pods in (None, {"namesake-0", "namesake"}):
             with reader_of(prometheus.url, matchers=matchers) as reader:
-                found = asyncio.run(reader.read(pods))
+                found = answered(reader, pods)
             assert engine_of(found, "namesake").running == count
             assert _engines(found) == {"namesake"}
         ask_for_the_past(PrometheusConfig(url=prometheus.url, matchers=matchers))
