@@ -248,12 +248,16 @@ def _gone(run: BufferedRun) -> None:
     run.world.problems = (SignalProblem(reason=Reason.TARGET_NOT_FOUND, detail="gone"),)
 
 
+def _taken(run: BufferedRun) -> None:
+    run.world.problems = (SignalProblem(reason=Reason.SCALER_CONFLICT, detail="an HPA"),)
+
+
 def _at_zero(run: BufferedRun) -> None:
     run.world.scale(0)
 
 
-@pytest.mark.parametrize("stop", [_gone, _at_zero])
-def test_a_target_that_is_gone_or_at_zero_keeps_no_nodes(
+@pytest.mark.parametrize("stop", [_gone, _taken, _at_zero])
+def test_a_target_that_is_gone_taken_or_at_zero_keeps_no_nodes(
     stop: Callable[[BufferedRun], None], raised: BufferedRun
 ) -> None:
     """Nothing else would release them."""

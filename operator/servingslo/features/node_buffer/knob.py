@@ -24,7 +24,7 @@ from servingslo.plugins import Key
 from servingslo.policy.inputs import InForce, SignalProblem
 from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.knobs.protocol import Outcome, PlainKnob, Turn
-from servingslo.policy.replicas.ownership import CONFLICTS, acting_limit
+from servingslo.policy.replicas.ownership import acting_limit
 from servingslo.reasons import Reason
 
 
@@ -42,8 +42,8 @@ class NodeBufferKnob(PlainKnob):
         if asked is None or standing is None:
             return Outcome(None)
         limit, owner = acting_limit(context.targets, context.limits), context.owner
-        # A target that is gone or at zero asks for no nodes.
-        stopped = limit is None and owner is not None and owner.reason not in CONFLICTS
+        # A target that is gone, at zero or scaled by another asks for no nodes.
+        stopped = limit is None and owner is not None
         told = _told(asked, standing, WAITS.of(context.state.features) or NodeWaits())
         wanted, lead = Wanted(), told.lead_seconds
         required = min(turn.requirement.replicas, context.bounds.maximum)
