@@ -55,6 +55,24 @@ def test_pods_whose_metrics_are_lost_are_no_surge() -> None:
     assert rates == [pytest.approx(4.0)] * 7
 
 
+def test_a_scrape_with_an_impossible_page_is_no_habit() -> None:
+    """Counters of one pod fell and none restarted; the page of another may be as wrong."""
+    served = [100.0 + 15.0 * number for number in range(8)]
+    pages = {
+        "a": [
+            page_of(count + (900.0 if number == 6 else 0.0)) for number, count in enumerate(served)
+        ],
+        "b": [
+            page_of((5.0 if number == 6 else 10.0) * count) for number, count in enumerate(served)
+        ],
+    }
+    ticks = [tuple(_pod(name, each[number]) for name, each in pages.items()) for number in range(8)]
+    calm, spoiled = _after(*ticks[:6]), _after(*ticks[:7])
+    assert spoiled.doubts
+    assert max(spoiled.past.rates_per_second) == max(calm.past.rates_per_second)
+    assert spoiled.forecast.mean_per_second(60.0) < 1.2 * calm.forecast.mean_per_second(60.0)
+
+
 def test_nothing_is_known_after_one_scrape() -> None:
     """A counter alone is not a rate: unknown, not zero."""
     estimate = _after((_pod("a", page_of(500.0)),))

@@ -202,7 +202,8 @@ def _learn(
     flow, measured = arrivals.measure(before, moving, fresh, counted, fallback)
     demand, past = state.forecast, state.past
     window = _rate_window(measured, flow.dispersion)
-    if window is not None:
+    # What spoils one page often spoils others of the same scrape, though they pass for true.
+    if window is not None and not any(step.doubt for step in steps):
         demand = forecast.observe(demand, window, now)
         past = past_arrivals.observe(past, window.rate_per_second, window.seconds, now)
     histograms = pool(steps)
