@@ -298,6 +298,9 @@ def manifest(folder: Path, **spec: Any) -> Path:
             "scaleTargetRef: 'Deployment/llama-chat' .*allowed: StatefulSet/other",
             id="another workload",
         ),
+        pytest.param(
+            ("-f", "{slo}", "--out", "/no/folder/x"), "--out: '/no/f.*folder that", id="no folder"
+        ),
         pytest.param(("-f", "{slo}"), "no connection to 127.0.0.1:1", id="unreachable"),
         pytest.param(("-f", "{slo}", "--prometheus-url", "x"), "-url: 'x'", id="no address"),
     ],
