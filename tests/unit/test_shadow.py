@@ -73,6 +73,11 @@ SEEN_PODS = scrape(running=(10.0, 20.0), waiting=(0.0, 6.0), kv_usage_ratio=(0.2
             changed(HPA, metrics=[pods("vllm_num_requests_running", "10")]), 3.0, id="pods"
         ),
         pytest.param(
+            changed(HPA, metrics=[pods(f"prometheus.googleapis.com|{RUNNING}|gauge", "10")]),
+            3.0,
+            id="by the adapter of Google Cloud",
+        ),
+        pytest.param(
             changed(HPA, metrics=[pods("vllm:kv_cache_usage_perc", "400m")]), 2.0, id="a quantity"
         ),
         pytest.param(
@@ -292,6 +297,9 @@ def manifest(folder: Path, **spec: Any) -> Path:
             ("-f", "{other}"),
             "scaleTargetRef: 'Deployment/llama-chat' .*allowed: StatefulSet/other",
             id="another workload",
+        ),
+        pytest.param(
+            ("-f", "{slo}", "--out", "/no/folder/x"), "--out: '/no/f.*folder that", id="no folder"
         ),
         pytest.param(("-f", "{slo}"), "no connection to 127.0.0.1:1", id="unreachable"),
         pytest.param(("-f", "{slo}", "--prometheus-url", "x"), "-url: 'x'", id="no address"),

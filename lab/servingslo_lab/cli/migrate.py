@@ -138,7 +138,8 @@ def _text(source: str) -> str:
     try:
         return sys.stdin.read() if source == STANDARD_INPUT else Path(source).read_text("utf-8-sig")
     except OSError as error:
-        allowed = f"a readable file ({error.strerror}), -, hpa/NAME or scaledobject/NAME"
+        objects = "hpa/NAME, scaledobject/NAME or podautoscaler/NAME"
+        allowed = f"a readable file ({error.strerror}), -, {objects}"
         raise InvalidInputError("FILE", source, allowed) from error
     except UnicodeDecodeError as error:
         raise InvalidInputError("FILE", source, "a manifest in YAML, as UTF-8") from error

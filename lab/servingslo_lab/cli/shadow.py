@@ -24,7 +24,7 @@ from servingslo.units import format_duration, parse_duration_seconds
 from servingslo_lab.cli.autoscalers.documents import Autoscaler, autoscalers_of
 from servingslo_lab.cli.autoscalers.hpa import HPA_KIND
 from servingslo_lab.cli.autoscalers.scaled_object import SCALED_OBJECT_KIND
-from servingslo_lab.cli.options import written_whole
+from servingslo_lab.cli.options import check_writable, written_whole
 from servingslo_lab.cli.shadowing.page import page
 from servingslo_lab.cli.shadowing.play import played
 from servingslo_lab.cli.shadowing.rule import Rule, rule_of
@@ -107,6 +107,8 @@ def shadow(
     Example: servingslo shadow --prometheus-url http://localhost:9090 -f slo.yaml --hpa hpa.yaml
     -o html --out week.html
     """
+    if out is not None:
+        check_writable(out, "--out")
     source = _autoscaler(hpa, scaled_object)
     rule = rule_of(source)
     if recording is not None:

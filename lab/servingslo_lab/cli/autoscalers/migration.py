@@ -13,7 +13,7 @@ from servingslo.errors import InvalidInputError
 from servingslo.models.objectives import LatencyMetric, Objective
 from servingslo.policy.inputs import FallbackBehavior, Mode
 from servingslo.units import SECONDS_PER_DAY, format_duration
-from servingslo_lab.cli.autoscalers import windows, wva
+from servingslo_lab.cli.autoscalers import annotations, windows, wva
 from servingslo_lab.cli.autoscalers.documents import Autoscaler
 from servingslo_lab.cli.autoscalers.hpa import HPA_KIND, HorizontalPodAutoscaler, HpaSpec
 from servingslo_lab.cli.autoscalers.pod_autoscaler import PodAutoscaler, PodAutoscalerSpec
@@ -25,7 +25,13 @@ from servingslo_lab.cli.autoscalers.scaled_object import (
     ScaledObjectSpec,
     Trigger,
 )
-from servingslo_lab.cli.autoscalers.shared import DEFAULT_API_VERSION, Behavior, Metadata, stated
+from servingslo_lab.cli.autoscalers.shared import (
+    DEFAULT_API_VERSION,
+    Behavior,
+    Metadata,
+    stated,
+    unread,
+)
 
 # Ranges of replicas.idleAfter and fallback.staleAfter.
 SHORTEST_IDLE_SECONDS, LONGEST_IDLE_SECONDS = 10, round(7 * SECONDS_PER_DAY)
@@ -40,7 +46,6 @@ _LATENCY = "a latency, not understood: state --objective"
 _SCALABLE = frozenset({"Deployment", "StatefulSet"})
 # Settings of triggers that say what is measured, of any type.
 _NAMING = ("query", "metricName", "expression", "url", "valueLocation", "nrql")
-_KEDA_SETTINGS = "autoscaling.keda.sh/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +114,10 @@ def migrated(
     elif isinstance(source, PodAutoscaler):
         _from_pod_autoscaler(draft, source.spec)
     else:
-        _from_scaled_object(draft, source.spec, metadata)
+        _from_scaled_object(draft, source.spec)
+    for path, value in unread(source.spec, "spec"):
+        draft.leave(path, value, "not read: no field that is known here")
+    _annotations(draft, metadata)
     _from_wva(draft, metadata)
     chosen = [*objectives] or draft.objectives
     draft.spec["objectives"] = [written(one) for one in chosen or (EXAMPLE_OBJECTIVE,)]
@@ -189,6 +197,9 @@ def _from_pod_autoscaler(draft: _Draft, spec: PodAutoscalerSpec) -> None:
         value = f"{metric.target_metric}, {metric.target_value}"
         about = _LATENCY if is_latency(metric.target_metric) else _THRESHOLD
         draft.leave(f"spec.metricsSources[{index}]", value, about)
+    if spec.sub_target_selector is not None:
+        about = "one role alone is not scaled: the bounds are for replicas of the whole target"
+        draft.leave("spec.subTargetSelector", spec.sub_target_selector, about)
     if spec.scaling_strategy:
         draft.leave("spec.scalingStrategy", spec.scaling_strategy, _THRESHOLD)
 
@@ -222,7 +233,7 @@ def _cron(draft: _Draft, trigger: Trigger, path: str) -> None:
     _window(draft, path, value, windows.window(start, zone, seconds, min=least))
 
 
-def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec, metadata: Metadata) -> None:
+def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec) -> None:
     replicas: dict[str, Any] = {"min": spec.least, "max": spec.most}
     draft.take("spec.minReplicaCount", spec.least, "replicas.min")
     draft.take("spec.maxReplicaCount", spec.most, "replicas.max")
@@ -247,10 +258,6 @@ def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec, metadata: Metadat
     _advanced(draft, spec)
     for index, trigger in enumerate(spec.triggers):
         _trigger(draft, trigger, f"spec.triggers[{index}]", alone=not spec.has_formula)
-    for name, value in metadata.annotated.items():
-        if name.startswith(_KEDA_SETTINGS):
-            about = "mode Recommend changes nothing; to stop all decisions: mode Paused"
-            draft.leave(f"metadata.annotations[{name}]", value, about)
 
 
 def _idle(draft: _Draft, replicas: dict[str, Any], seconds: int) -> None:
@@ -349,6 +356,17 @@ def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None
         if name in trigger.metadata
     )
     draft.leave(path, f"{trigger.type} {settings}".strip(), about)
+
+
+def _annotations(draft: _Draft, metadata: Metadata) -> None:
+    for one in annotations.read(metadata):
+        path = f"metadata.annotations[{one.name}]"
+        if one.rule is not None:
+            name, value = one.rule
+            draft.spec.setdefault("behavior", {}).setdefault(one.direction, {})[name] = value
+            draft.take(path, one.value, f"behavior.{one.direction}.{name}")
+        if one.about:
+            draft.leave(path, one.value, one.about)
 
 
 def _from_wva(draft: _Draft, metadata: Metadata) -> None:

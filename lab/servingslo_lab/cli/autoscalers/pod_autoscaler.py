@@ -60,6 +60,7 @@ class PodAutoscalerSpec(BoundedSpec):
     schedules: tuple[Schedule, ...] = ()
     metrics_sources: tuple[MetricSource, ...] = ()
     scaling_strategy: str = ""
+    sub_target_selector: dict[str, Any] | None = None
 
 
 class PodAutoscaler(ReadModel):

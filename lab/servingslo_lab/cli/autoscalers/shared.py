@@ -1,9 +1,10 @@
 """What an HPA and a ScaledObject share: metadata, the target, and `behavior`.
 
-Fields that are not read are ignored: both resources come from a live cluster, with status and all.
+Fields that are not read are allowed: both resources come from a live cluster, with status and all.
 Sources: Kubernetes v1.36 pkg/apis/autoscaling/validation; KEDA v2.21 apis/keda/v1alpha1.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,10 +21,10 @@ DEFAULT_MIN_REPLICAS = 1
 
 
 class ReadModel(BaseModel):
-    """A part of somebody else's resource: immutable, camelCase names, unknown fields ignored."""
+    """A part of somebody else's resource: immutable, camelCase names, unknown fields kept aside."""
 
     model_config = ConfigDict(
-        frozen=True, extra="ignore", alias_generator=to_camel, allow_inf_nan=False
+        frozen=True, extra="allow", alias_generator=to_camel, allow_inf_nan=False
     )
 
 
@@ -79,8 +80,19 @@ class Behavior(ReadModel):
 
 
 def stated(model: BaseModel) -> dict[str, Any]:
-    """What is stated of a model, under the names of a manifest."""
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    """What is read of a model, under the names of a manifest."""
+    known = set(type(model).model_fields)
+    return model.model_dump(mode="json", by_alias=True, exclude_none=True, include=known)
+
+
+def unread(model: BaseModel, path: str) -> Iterator[tuple[str, object]]:
+    """Path and value of each field that is stated and not read; lists are reported by item."""
+    for name, value in (model.model_extra or {}).items():
+        yield f"{path}.{name}", value
+    for name, field in type(model).model_fields.items():
+        part = getattr(model, name)
+        if isinstance(part, BaseModel):
+            yield from unread(part, f"{path}.{field.alias}")
 
 
 class BoundedSpec(ReadModel):

@@ -27,8 +27,10 @@ _GAUGES: dict[str, Gauge] = {
     "waiting": view.waiting,
     "kv_usage_ratio": view.kv_usage,
 }
+_GOOGLE = "prometheus.googleapis.com|"
 _TERM = re.compile(r"(sum|avg|max)\s*\(\s*([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{[^}]*\})?\s*\)")
-_NOT_A_GAUGE = "no gauge of running or waiting requests or of KV use, alone or as a sum of such"
+_A_GAUGE = "gauge of running or waiting requests or of KV use, alone or as a sum of such"
+_NOT_A_GAUGE = f"no {_A_GAUGE}"
 # Autoscalers scale to zero by other means than their metric's arithmetic.
 _LEAST = 1
 
@@ -102,9 +104,7 @@ def rule_of(source: Autoscaler) -> Rule:
     if not signals:
         field = "spec.metrics" if isinstance(source, HorizontalPodAutoscaler) else "spec.triggers"
         value = "; ".join(unread) or None
-        raise InvalidInputError(
-            f"{name}: {field}", value, f"at least one that is not {_NOT_A_GAUGE}"
-        )
+        raise InvalidInputError(f"{name}: {field}", value, f"at least one {_A_GAUGE}")
     return Rule(
         name=name,
         minimum=max(least, _LEAST),
@@ -152,8 +152,11 @@ def _signal(
 
 
 def _gauge(name: str) -> Gauge | None:
-    """The gauge under an engine's name, also as Prometheus adapters write it: with _ for :."""
-    plain = _plain(name)
+    """The gauge under an engine's name, also as adapters write it.
+
+    With _ for :, or as Google Cloud's: prometheus.googleapis.com|vllm:num_requests_running|gauge.
+    """
+    plain = _plain(name.removeprefix(_GOOGLE).partition("|")[0])
     fields = (
         one.field
         for profile in CATALOGUE
