@@ -1,6 +1,5 @@
 """What the reader makes of real and made-up pages that a real Prometheus scraped."""
 
-import asyncio
 import math
 import time
 from dataclasses import replace

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import yaml
 from tests.planned_decisions import decisions_of
 from tests.unit.cli_calls import MANIFEST
 from tests.unit.cli_recordings import SPEC, begun
@@ -33,6 +34,15 @@ def test_decisions_are_the_planners_own(cli, plain, manifest, decided):
     assert called.exit_code == 0
     assert decisions_of(called.out) == decided
     assert {d.action.value for d in decided} == {"hold", "scale-up"}
+
+
+def test_a_list_of_one_is_read_as_that_one(cli, plain, manifest, decided):
+    """As `kubectl get servingslos -o yaml` prints it."""
+    one = yaml.safe_load(manifest.read_text(encoding="utf-8"))
+    listed = {"apiVersion": "v1", "kind": "List", "items": [one]}
+    manifest.write_text(yaml.safe_dump(listed), encoding="utf-8")
+    called = cli("plan", "-f", manifest, "--observations", plain)
+    assert decisions_of(called.out) == decided
 
 
 def test_a_recording_needs_no_manifest(cli, seen, decided, tmp_path):

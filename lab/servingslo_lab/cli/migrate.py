@@ -15,11 +15,11 @@ from servingslo.api.convert import parse_spec
 from servingslo.api.patterns import DNS_LABEL, DNS_NAME
 from servingslo.api.v1alpha1 import API_VERSION, GROUP, KIND, VERSIONS
 from servingslo.cli.live import Access
-from servingslo.cli.manifest import STANDARD_INPUT, Loader, blamed_on
+from servingslo.cli.manifest import STANDARD_INPUT, Loader, blamed_on, objects_of
 from servingslo.cli.options import Context, Kubeconfig, path_text
 from servingslo.errors import InvalidInputError, InvalidSpecError
 from servingslo.parsing import parsed_documents, yaml_problem
-from servingslo_lab.cli.autoscalers.documents import autoscalers_of, objects_of
+from servingslo_lab.cli.autoscalers.documents import autoscalers_of
 from servingslo_lab.cli.autoscalers.hpa import HPA_API_VERSION
 from servingslo_lab.cli.autoscalers.manifest_text import manifest
 from servingslo_lab.cli.autoscalers.migration import migrated

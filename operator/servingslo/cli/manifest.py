@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -43,7 +43,7 @@ def read_resource(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """
     with _readable(path, "-f", "a manifest"):
         documents = parsed_documents(path.read_text(encoding="utf-8"), Loader)
-    found = [d for d in documents if isinstance(d, dict) and d.get("kind") == KIND]
+    found = [one for one in objects_of(documents) if one.get("kind") == KIND]
     if len(found) != 1:
         raise InvalidInputError(f"{path}: kind", f"{len(found)} of kind {KIND}", "exactly one")
     if found[0].get("apiVersion") not in {f"{GROUP}/{version}" for version in VERSIONS}:
@@ -53,6 +53,18 @@ def read_resource(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         parse_spec(spec)
     metadata = found[0].get("metadata")
     return metadata if isinstance(metadata, Mapping) else {}, spec
+
+
+def objects_of(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Each object, also of a List, as `kubectl get` prints several."""
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        items = document.get("items")
+        if str(document.get("kind") or "").endswith("List") and isinstance(items, list):
+            yield from objects_of(items)
+        else:
+            yield document
 
 
 def add_runtimes(path: Path) -> None:

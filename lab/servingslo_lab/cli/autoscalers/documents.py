@@ -1,11 +1,12 @@
 """Which documents of a manifest are an HPA, a ScaledObject or a PodAutoscaler."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
 
 from servingslo.api.refusals import first_refusal
+from servingslo.cli.manifest import objects_of
 from servingslo.errors import InvalidInputError
 from servingslo_lab.cli.autoscalers.hpa import HPA_API_VERSION, HPA_KIND, HorizontalPodAutoscaler
 from servingslo_lab.cli.autoscalers.pod_autoscaler import (
@@ -58,18 +59,6 @@ def _owner(one: Autoscaler) -> tuple[str | None, str] | None:
     if one.kind != HPA_KIND or owner is None or owner.kind != SCALED_OBJECT_KIND:
         return None
     return one.metadata.namespace, owner.name
-
-
-def objects_of(documents: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Each object, also of a List, as `kubectl get` prints several."""
-    for document in documents:
-        if not isinstance(document, dict):
-            continue
-        items = document.get("items")
-        if str(document.get("kind") or "").endswith("List") and isinstance(items, list):
-            yield from objects_of(items)
-        else:
-            yield document
 
 
 def _parsed(document: dict[str, Any]) -> Autoscaler:
