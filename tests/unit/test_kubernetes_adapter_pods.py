@@ -5,9 +5,14 @@ from typing import Any
 
 import pytest
 
+from servingslo.adapters.kubernetes.api.discovery import ApiResource
 from servingslo.adapters.kubernetes.api.selectors import parse_selector
+from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.pods.records import OwnerRecord, pod_record
+from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.ports import ClusterMetrics
 
 
 def pod(owner: str | None) -> dict:
@@ -117,3 +122,30 @@ def test_a_group_is_ready_and_waits_as_all_its_pods_do(
     assert (found.name, sample.ready, sample.ready_after_seconds) == ("chat-0", ready, ready_after)
     assert bool(sample.unschedulable_reason) is unschedulable
     assert (sample.scheduled_after_seconds is None) == (len(workers) < 2 or unschedulable)
+
+
+class _Scales:
+    """An API server with one LeaderWorkerSet, and its Scale with this spec."""
+
+    def __init__(self, spec: dict[str, int]) -> None:
+        self.spec = spec
+
+    async def resolve_scalable(self, api_version: str, _kind: str) -> ApiResource:
+        return ApiResource(api_version=api_version, plural="leaderworkersets", scalable=True)
+
+    async def get(self, _path: str) -> dict:
+        status = {"replicas": self.spec.get("replicas", 0), "selector": "app=chat"}
+        return {"metadata": {"uid": "set"}, "spec": self.spec, "status": status}
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_the_count_of_a_kind_that_is_read_by_its_scale(count: int) -> None:
+    """A Scale states no count of zero: such a target sleeps, and is woken again."""
+    server: Any = _Scales({"replicas": count} if count else {})
+    inventory = Inventory(client=None)  # type: ignore[arg-type]  # it is never started
+    workloads = KubernetesWorkloads(server, server, inventory, NoConfigMaps())
+    target = ScaleTarget(
+        api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name="chat"
+    )
+    view = await workloads.read("a", target, None, ClusterMetrics().recognize("a", None))
+    assert view.desired_replicas == count

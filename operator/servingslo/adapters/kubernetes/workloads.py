@@ -247,7 +247,8 @@ class KubernetesWorkloads:
         status: KubeObject = scale.get("status") or {}
         return _Target(
             uid=scale["metadata"].get("uid"),
-            desired=(scale.get("spec") or {}).get("replicas"),
+            # A Scale's JSON omits a count of zero.
+            desired=(scale.get("spec") or {}).get("replicas", 0),
             current=status.get("replicas"),
             selector=parse_selector(status.get("selector") or ""),
             gpus=not_read(target.kind),
