@@ -5,9 +5,19 @@ from typing import Any
 
 import pytest
 
+from servingslo.adapters.kubernetes.api.discovery import ApiResource
 from servingslo.adapters.kubernetes.api.selectors import parse_selector
+from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps
 from servingslo.adapters.kubernetes.pods.inventory import Inventory
-from servingslo.adapters.kubernetes.pods.records import OwnerRecord, pod_record
+from servingslo.adapters.kubernetes.pods.records import (
+    OwnerRecord,
+    deployment_record,
+    pod_record,
+    stateful_set_record,
+)
+from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
+from servingslo.policy.inputs import ScaleTarget
+from servingslo.policy.ports import ClusterMetrics, WorkloadView
 
 
 def pod(owner: str | None) -> dict:
@@ -107,7 +117,7 @@ def test_a_group_is_ready_and_waits_as_all_its_pods_do(
     for owner in ("uid-chat-0", "set"):
         record = OwnerRecord(namespace="b", uid=f"of-{owner}", owner_uid=owner, replicas=9)
         inventory._owner_changed(None, record)
-    assert inventory.template_count("a", "set") == 1
+    assert not inventory.rolls_out("a", "set")
     for item in (member("chat-0", "leaders"), *workers):
         inventory._pod_changed(None, pod_record(item, None))
     (found,) = inventory.workload_pods(
@@ -117,3 +127,80 @@ def test_a_group_is_ready_and_waits_as_all_its_pods_do(
     assert (found.name, sample.ready, sample.ready_after_seconds) == ("chat-0", ready, ready_after)
     assert bool(sample.unschedulable_reason) is unschedulable
     assert (sample.scheduled_after_seconds is None) == (len(workers) < 2 or unschedulable)
+
+
+class _Scales:
+    """An API server with one LeaderWorkerSet, and its Scale with this spec."""
+
+    def __init__(self, spec: dict[str, int]) -> None:
+        self.spec = spec
+
+    async def resolve_scalable(self, api_version: str, _kind: str) -> ApiResource:
+        return ApiResource(api_version=api_version, plural="leaderworkersets", scalable=True)
+
+    async def get(self, _path: str) -> dict:
+        status = {"replicas": self.spec.get("replicas", 0), "selector": "app=chat"}
+        return {"metadata": {"uid": "set"}, "spec": self.spec, "status": status}
+
+
+async def _read(inventory: Inventory, spec: dict[str, int]) -> WorkloadView:
+    server: Any = _Scales(spec)
+    workloads = KubernetesWorkloads(server, server, inventory, NoConfigMaps())
+    target = ScaleTarget(
+        api_version="leaderworkerset.x-k8s.io/v1", kind="LeaderWorkerSet", name="chat"
+    )
+    return await workloads.read("a", target, None, ClusterMetrics().recognize("a", None))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_the_count_of_a_kind_that_is_read_by_its_scale(count: int) -> None:
+    """A Scale states no count of zero: such a target sleeps, and is woken again."""
+    inventory = Inventory(client=None)  # type: ignore[arg-type]  # it is never started
+    view = await _read(inventory, {"replicas": count} if count else {})
+    assert view.desired_replicas == count
+
+
+def _of_set(uid: str, replicas: int = 2) -> OwnerRecord:
+    """A ReplicaSet of the target, as an Argo Rollout has for each of its templates."""
+    return OwnerRecord(namespace="a", uid=uid, owner_uid="set", replicas=replicas)
+
+
+def _workload(updated: int) -> dict:
+    """A workload of the target with two pods, of which so many have its newest template."""
+    return {
+        "metadata": {
+            "namespace": "a",
+            "name": "chat",
+            "uid": "below",
+            "ownerReferences": [{"uid": "set", "controller": True}],
+        },
+        "spec": {"replicas": 2},
+        "status": {
+            "replicas": 2,
+            "updatedReplicas": updated,
+            "updateRevision": "new",
+            "currentRevision": "new" if updated == 2 else "old",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("below", "rolls_out"),
+    [
+        pytest.param([_of_set("old"), _of_set("new")], True, id="two-templates"),
+        pytest.param([_of_set("old", 0), _of_set("new")], False, id="the-old-one-is-empty"),
+        pytest.param([stateful_set_record(_workload(1), None)], True, id="stateful-set"),
+        pytest.param([stateful_set_record(_workload(2), None)], False, id="stateful-set-done"),
+        pytest.param([deployment_record(_workload(1), None)], True, id="deployment"),
+        pytest.param([deployment_record(_workload(2), None)], False, id="deployment-done"),
+    ],
+)
+async def test_a_rollout_of_a_kind_that_is_read_by_its_scale(below: list, rolls_out: bool) -> None:
+    """It shows in the workloads that the target owns; while it lasts no replica is removed."""
+    inventory = Inventory(client=None)  # type: ignore[arg-type]  # it is never started
+    for record in below:
+        inventory._owner_changed(None, record)
+    assert (await _read(inventory, {"replicas": 2})).rollout_in_progress is rolls_out
+    for record in below:
+        inventory._owner_changed(record, None)
+    assert not (await _read(inventory, {"replicas": 2})).rollout_in_progress

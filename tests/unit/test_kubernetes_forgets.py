@@ -72,4 +72,4 @@ def test_a_replica_set_elsewhere_that_claims_an_owner_is_no_template_of_its():
     for namespace, uid in (("a", "1"), ("b", "2")):
         record = OwnerRecord(namespace=namespace, uid=uid, owner_uid="chat", replicas=1)
         inventory._owner_changed(None, record)
-    assert inventory.template_count("a", "chat") == 1
+    assert not inventory.rolls_out("a", "chat")

@@ -79,8 +79,8 @@ class _Inventory:
     def workload_pods(self, _namespace: str, **_of: Any) -> Any:
         return self.pods.records
 
-    def template_count(self, _namespace: str, _uid: str) -> int:
-        return 1
+    def rolls_out(self, _namespace: str, _uid: str) -> bool:
+        return False
 
     def parts(self, _namespace: str, _wanted: Any) -> tuple[str, ...]:
         return ("chat",)

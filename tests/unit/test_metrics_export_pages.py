@@ -1,5 +1,6 @@
 """The operator's own metrics page and probes."""
 
+import socket
 from dataclasses import replace
 
 import aiohttp
@@ -117,6 +118,22 @@ def test_probes_follow_the_loop(ticks, silence_in_ticks, alive, ready):
     clock.now += silence_in_ticks * 15
     health = metrics.health(15)
     assert (health.alive, health.ready) == (alive, ready)
+
+
+@pytest.mark.parametrize("dual", [True, False])
+async def test_all_addresses_are_those_of_both_families(monkeypatch, dual):
+    """The kubelet probes a pod at its address, of IPv6 alone or of IPv4 alone."""
+    has_both = socket.has_dualstack_ipv6()
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual and has_both)
+    server = HealthServer(OperatorMetrics(), lambda: Health(alive=True, ready=True), port=0)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession() as client:
+            for host in ("127.0.0.1", *(["[::1]"] if dual and has_both else [])):
+                async with client.get(f"http://{host}:{server.port}/readyz") as answer:
+                    assert answer.status == 200
+    finally:
+        await server.stop()
 
 
 async def test_pages_are_served_with_their_status():

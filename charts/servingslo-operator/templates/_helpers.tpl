@@ -139,7 +139,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --lease-retry-seconds={{ .Values.leaderElection.retrySeconds }}
 - --log-level={{ .Values.logLevel | default "INFO" }}
 - --log-format={{ .Values.logFormat }}
-- --health-host={{ ternary "127.0.0.1" "0.0.0.0" (eq (include "servingslo.port" .) "https") }}
+- "--health-host={{ ternary "127.0.0.1" "::" (eq (include "servingslo.port" .) "https") }}"
 - --health-port=8080
 {{- range .Values.extraArgs }}
 - {{ . | quote }}

@@ -13,7 +13,7 @@ port: {{ ternary 8443 "http" (eq (include "servingslo.port" .) "https") }}{{ if 
 - name: metrics-proxy
   image: {{ .Values.metricsAuthorization.image | quote }}
   args:
-    - --secure-listen-address=0.0.0.0:8443
+    - --secure-listen-address=:8443
     - --upstream=http://127.0.0.1:8080/
     - --ignore-paths=/healthz,/readyz
   ports:

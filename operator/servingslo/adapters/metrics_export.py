@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ STUCK_TICKS = 10
 # A replica count for another scaler is exported no longer than this after its decision (or for this
 # many ticks, if ticks are long), so that the scaler notices that it is outdated.
 HANDED_OVER_SECONDS, HANDED_OVER_TICKS = 120.0, 4
+# Every address of this machine, of IPv4 and IPv6: a pod may have only one of either kind.
+EVERY_ADDRESS = "::"
 # A tick over the whole cluster is planned to stay under 5 s.
 _TICK_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0)
 
@@ -209,7 +212,7 @@ class HealthServer:
         metrics: OperatorMetrics,
         health: Callable[[], Health],
         *,
-        host: str = "0.0.0.0",  # noqa: S104 - the kubelet and Prometheus come from outside the pod
+        host: str = EVERY_ADDRESS,
         port: int = 8080,
     ) -> None:
         self._metrics = metrics
@@ -233,7 +236,16 @@ class HealthServer:
         application.router.add_get("/readyz", self._serve_ready)
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._wanted_port).start()
+        await self._site(self._runner).start()
+
+    def _site(self, runner: web.AppRunner) -> web.BaseSite:
+        """Where to listen. A machine without IPv6 has IPv4 addresses alone."""
+        if self._host != EVERY_ADDRESS:
+            return web.TCPSite(runner, self._host, self._wanted_port)
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        place = ("", self._wanted_port)
+        return web.SockSite(runner, socket.create_server(place, family=family, dualstack_ipv6=dual))
 
     async def stop(self) -> None:
         """Close the port. Safe to call twice."""

@@ -21,7 +21,10 @@ class ResourceStore(Protocol):
     """The ServingSLO resources on the cluster."""
 
     async def read_all(self) -> Sequence[ResourceRecord]:
-        """Every resource of the watched namespaces. Raises: ClusterError."""
+        """Every resource of the watched namespaces.
+
+        Raises: PartlyListedError with the others if some namespaces refuse; ClusterError.
+        """
         ...
 
     async def read(self, ref: ResourceRef) -> ResourceRecord:

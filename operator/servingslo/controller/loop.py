@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.fence import under_lease
+from servingslo.adapters.kubernetes.resources import PartlyListedError
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.grants import priority_of
 from servingslo.controller.lease.lead import Holdings, Lead
@@ -311,15 +312,17 @@ class Controller:
     async def _relist_when_due(self, now: float) -> None:
         if now - self._relisted_at < _RELIST_SECONDS:
             return
-        outages = self.reconciler.reporter.outages
+        outages, unread = self.reconciler.reporter.outages, frozenset[str]()
         try:
             records = await self.adapters.resources.read_all()
+            outages.passed(_LIST, self.adapters.clock.now_seconds())
         except ClusterError as error:
             self.adapters.exporter.count_failure("kubernetes")
             outages.met(_LIST, error, self.adapters.clock.now_seconds())
-            self._relisted_at = now - _RELIST_SECONDS + _RELIST_RETRY_SECONDS
-            return
-        outages.passed(_LIST, self.adapters.clock.now_seconds())
-        self.registry.replace_all(records)
+            if not isinstance(error, PartlyListedError):
+                self._relisted_at = now - _RELIST_SECONDS + _RELIST_RETRY_SECONDS
+                return
+            records, unread = error.found, error.refused
+        self.registry.replace_all(records, unread)
         self._relisted_at = now
         self._listed = True

@@ -58,6 +58,8 @@ class Registry:
 
     def __init__(self) -> None:
         self.resources: dict[Key, Resource] = {}
+        # Namespaces that refused the last list: which resources they have is not known.
+        self.unread: frozenset[str] = frozenset()
         # Of deleted resources, by uid: under this Lease what was written for them is put back.
         self.last_leases: dict[str, int] = {}
         self._older: set[Key] = set()
@@ -106,10 +108,16 @@ class Registry:
             self.last_leases[gone.record.ref.uid] = gone.place.lease
         self.wake(key)
 
-    def replace_all(self, records: Iterable[ResourceRecord]) -> None:
-        """Take over an authoritative list: a resource that is not in it is gone."""
+    def replace_all(
+        self, records: Iterable[ResourceRecord], unread: frozenset[str] = frozenset()
+    ) -> None:
+        """Take over an authoritative list: a resource that is not in it is gone.
+
+        unread: namespaces that refused it; their resources stay as they are known.
+        """
+        self.unread = unread
         found = {(record.ref.namespace, record.ref.name): record for record in records}
-        for key in [key for key in self.resources if key not in found]:
+        for key in [key for key in self.resources if key not in found and key[0] not in unread]:
             self.remove(key)
         doubted, self._older = self._older, set()
         for key, record in found.items():

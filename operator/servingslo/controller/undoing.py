@@ -89,11 +89,13 @@ class Undoing:
     def wanted(self, ref: ResourceRef, lease: int = 0) -> Sequence[Targets] | None:
         """The targets of exactly that resource, by pool, if it may act on them; else none.
 
-        None if it is under another Lease, or was before it was deleted.
+        None if it is under another Lease, or was before it was deleted, or if it is not known
+        whether it exists.
         """
         resource = self.registry.resources.get((ref.namespace, ref.name))
         if resource is None or resource.record.ref.uid != ref.uid:
-            return () if lease == self.registry.last_leases.get(ref.uid, 0) else None
+            gone = ref.namespace not in self.registry.unread
+            return () if gone and lease == self.registry.last_leases.get(ref.uid, 0) else None
         if resource.place.lease != lease:
             return None
         if resource.targets is None:

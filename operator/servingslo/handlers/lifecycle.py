@@ -6,9 +6,10 @@ gone blocks no deletion and leaves no trace on a resource.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any
 
 import kopf
@@ -20,10 +21,9 @@ from servingslo.controller.loop import Controller
 from servingslo.controller.registry import Registry
 from servingslo.errors import InvalidInputError
 
-# Retries of kopf's own requests. They wait for an API server that is away for up to an hour; after
-# that the process ends and is restarted.
-_FIRST_BACKOFFS_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0)
-_FURTHER_BACKOFFS_SECONDS = (10.0,) * 360
+# Retries of kopf's own requests. The last is repeated without end: a namespace that refuses, such
+# as one that was deleted with its Role, would otherwise end the process for all others.
+_BACKOFFS_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
 _ANNOTATION_PREFIX = "kopf.servingslo.dev"
 
 
@@ -126,6 +126,13 @@ def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
     return registry
 
 
+class _Backoffs:
+    """Seconds between the attempts of a request; each request begins anew."""
+
+    def __iter__(self) -> Iterator[float]:
+        return chain(_BACKOFFS_SECONDS, repeat(_BACKOFFS_SECONDS[-1]))
+
+
 def configure(settings: kopf.OperatorSettings) -> None:
     """Settings with which kopf only watches."""
     settings.posting.enabled = False
@@ -135,7 +142,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.background.cancellation_polling = 2.0
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 5.0
-    settings.networking.error_backoffs = (*_FIRST_BACKOFFS_SECONDS, *_FURTHER_BACKOFFS_SECONDS)
+    settings.networking.error_backoffs = _Backoffs()
     # A whole number: kopf puts it into the query unchanged, and the API server refuses 60.0.
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.inactivity_timeout = WATCH_SILENCE_SECONDS

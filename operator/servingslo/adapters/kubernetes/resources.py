@@ -12,7 +12,7 @@ from servingslo.adapters.kubernetes.api.cache import listed
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import GROUPS, ApiPath, api_path
 from servingslo.api.v1alpha1 import API_VERSION, KIND, PLURAL
-from servingslo.errors import NotFoundError
+from servingslo.errors import NotFoundError, PermissionDeniedError
 from servingslo.units import seconds_from_timestamp
 
 NOT_SERVED = f"the cluster does not serve {PLURAL} in {API_VERSION}; is the CRD installed?"
@@ -45,6 +45,19 @@ class ResourceRecord:
     version: str = ""
 
 
+class PartlyListedError(PermissionDeniedError):
+    """Some namespaces refuse their list, such as one that was deleted with its Role.
+
+    refused: those namespaces. found: the ServingSLOs of the others.
+    """
+
+    def __init__(
+        self, refused: Mapping[str, PermissionDeniedError], found: Sequence[ResourceRecord]
+    ) -> None:
+        super().__init__("; ".join(map(str, refused.values())))
+        self.refused, self.found = frozenset(refused), tuple(found)
+
+
 class KubernetesResources:
     """Lists ServingSLOs and patches their status."""
 
@@ -53,15 +66,25 @@ class KubernetesResources:
         self._namespaces = tuple(namespaces)
 
     async def read_all(self) -> tuple[ResourceRecord, ...]:
-        """Every ServingSLO of the watched namespaces. Raises: ClusterError."""
-        paths = [
-            api_path(API_VERSION, PLURAL, namespace=one) for one in self._namespaces or (None,)
-        ]
-        try:
-            found = [await listed(self._client, path) for path in paths]
-        except NotFoundError as error:
-            raise NotFoundError(NOT_SERVED) from error
-        return tuple(resource_record(item) for one in found for item in one.items)
+        """Every ServingSLO of the watched namespaces.
+
+        Raises: PartlyListedError if some namespaces refuse; ClusterError otherwise.
+        """
+        found: list[ResourceRecord] = []
+        refused: dict[str, PermissionDeniedError] = {}
+        for namespace in self._namespaces or (None,):
+            path = api_path(API_VERSION, PLURAL, namespace=namespace)
+            try:
+                found += map(resource_record, (await listed(self._client, path)).items)
+            except NotFoundError as error:
+                raise NotFoundError(NOT_SERVED) from error
+            except PermissionDeniedError as error:
+                if len(self._namespaces) <= 1:
+                    raise
+                refused[str(namespace)] = error
+        if refused:
+            raise PartlyListedError(refused, found)
+        return tuple(found)
 
     async def read(self, ref: ResourceRef) -> ResourceRecord:
         """Read the current ServingSLO of that name, with any uid.

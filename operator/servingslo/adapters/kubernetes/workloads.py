@@ -202,7 +202,7 @@ class KubernetesWorkloads:
             current=record.current_replicas,
             selector=record.selector,
             rollout_in_progress=record.rollout_in_progress
-            or self._inventory.template_count(namespace, record.uid) > 1,
+            or self._inventory.rolls_out(namespace, record.uid),
             containers=record.containers,
             pods_refused=refused,
             replicas_set_by=record.replicas_set_by,
@@ -245,11 +245,14 @@ class KubernetesWorkloads:
         scale = await self._get(namespace, target, resource, "scale")
         self._distrusted.pop((namespace, target), None)
         status: KubeObject = scale.get("status") or {}
+        uid = scale["metadata"].get("uid")
         return _Target(
-            uid=scale["metadata"].get("uid"),
-            desired=(scale.get("spec") or {}).get("replicas"),
+            uid=uid,
+            # A Scale's JSON omits a count of zero.
+            desired=(scale.get("spec") or {}).get("replicas", 0),
             current=status.get("replicas"),
             selector=parse_selector(status.get("selector") or ""),
+            rollout_in_progress=uid is not None and self._inventory.rolls_out(namespace, uid),
             gpus=not_read(target.kind),
         )
 

@@ -130,7 +130,8 @@ def run(
     health_host: Annotated[
         str,
         typer.Option(
-            envvar="SERVINGSLO_HEALTH_HOST", help="Address of /metrics, /healthz and /readyz."
+            envvar="SERVINGSLO_HEALTH_HOST",
+            help="Address of /metrics, /healthz and /readyz; :: for all, of IPv4 and IPv6.",
         ),
     ] = "127.0.0.1",
     health_port: Annotated[

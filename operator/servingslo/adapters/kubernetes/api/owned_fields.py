@@ -5,6 +5,7 @@ uid and resourceVersion. If the process is killed, both were written or neither.
 its owner labelled is changed, and only this field of it.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from servingslo.adapters.kubernetes.api.marked_objects import (
     taken_again,
 )
 from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
-from servingslo.errors import NotFoundError
+from servingslo.errors import NotFoundError, PermissionDeniedError
+
+_LOG = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
@@ -137,14 +140,22 @@ class OwnedField(Generic[One, Record]):
     async def owned(self) -> tuple[One, ...]:
         """Every object that the operator has written into. Raises: ClusterError.
 
-        Empty if the cluster does not serve the kind.
+        Empty if the cluster does not serve the kind. A namespace that refuses, such as one that was
+        deleted with its Role, keeps none from the others.
         """
         found: list[One] = []
+        refused: list[PermissionDeniedError] = []
         for namespace in self.namespaces or (None,):
             try:
                 found += map(self.seen, (await listed(self.client, self._path(namespace))).items)
             except NotFoundError:
                 continue
+            except PermissionDeniedError as error:
+                refused.append(error)
+        if refused and len(refused) >= len(self.namespaces):
+            raise refused[0]
+        for refusal in refused:
+            _LOG.warning("left as it is kind=%s detail=%r", self.plural, str(refusal))
         return tuple(one for one in found if one.owner is not None)
 
     async def put(

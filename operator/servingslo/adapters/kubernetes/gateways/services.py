@@ -7,6 +7,7 @@ from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject
 from servingslo.adapters.kubernetes.api.paths import api_path
 from servingslo.adapters.kubernetes.gateways.limits import LimitHolder
+from servingslo.adapters.kubernetes.pods.records import FINISHED_PHASES
 from servingslo.errors import LimitNotEnforceableError, NotFoundError
 from servingslo.units import seconds_from_timestamp
 
@@ -103,8 +104,13 @@ def _is_ready(pod: KubeObject) -> bool:
 
 
 def _is_settled(pod: KubeObject) -> bool:
-    """Whether the watch must have reported the pod by now; watches are delayed."""
+    """Whether the pod may get requests, and the watch must have reported it by now.
+
+    Watches are delayed. A pod that was evicted is kept, and no Service leads to it.
+    """
     metadata = pod["metadata"]
+    if (pod.get("status") or {}).get("phase") in FINISHED_PHASES:
+        return False
     made = seconds_from_timestamp(metadata.get("creationTimestamp")) or 0.0
     age_seconds = SystemClock.now_seconds() - made
     return not metadata.get("deletionTimestamp") and age_seconds >= _SEEN_SECONDS

@@ -4,7 +4,7 @@ There is one list and watch for each collection, for the whole cluster or for ea
 namespace. The number of requests does not grow with the number of ServingSLOs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from servingslo.adapters.kubernetes.api.cache import Absent, Caches, ObjectCache, listed
@@ -113,6 +113,8 @@ class Inventory:
         # The controlling owner of each watched workload, by its own uid.
         self._owner_of: dict[str, str | None] = {}
         self._replica_sets_by_uid: dict[str, OwnerRecord] = {}
+        # The uids of Deployments and StatefulSets with pods of an older template.
+        self._rolling: set[str] = set()
         # Desired replicas of each watched workload.
         self._replicas_of: dict[str, int] = {}
         self._scalers: dict[tuple[str, str, str, str], set[str]] = {}
@@ -218,13 +220,25 @@ class Inventory:
         ]
         return tuple(sorted(found))
 
-    def template_count(self, namespace: str, target_uid: str) -> int:
-        """Number of a Deployment's pod templates that want pods; above one during a rollout."""
-        return sum(
-            record.replicas > 0
-            for uid in self._children.get((namespace, target_uid), ())
-            if (record := self._replica_sets_by_uid.get(uid)) is not None
-        )
+    def rolls_out(self, namespace: str, target_uid: str) -> bool:
+        """Whether a target, or a workload that it owns, has pods of more than one template.
+
+        So for a kind that owns ReplicaSets, as a Rollout does, or that makes other workloads.
+        """
+        level = {target_uid}
+        for _ in range(_DEEPEST_OWNERSHIP):
+            if not level.isdisjoint(self._rolling):
+                return True
+            owned = [self._children.get((namespace, owner), ()) for owner in level]
+            if any(self._templates(uids) > 1 for uids in owned):
+                return True
+            level = {uid for uids in owned for uid in uids}
+        return False
+
+    def _templates(self, uids: Iterable[str]) -> int:
+        """How many of these are ReplicaSets that want pods: each has a template of its own."""
+        found = (self._replica_sets_by_uid.get(uid) for uid in uids)
+        return sum(record is not None and record.replicas > 0 for record in found)
 
     def scalers_of(self, namespace: str, group: str, kind: str, name: str) -> tuple[str, ...]:
         """Other controllers of the target's replica count, as 'Kind/name'."""
@@ -303,6 +317,7 @@ class Inventory:
             self._owner_of.pop(old.uid, None)
             self._replicas_of.pop(old.uid, None)
             self._replica_sets_by_uid.pop(old.uid, None)
+            self._rolling.discard(old.uid)
             if old.owner_uid is not None:
                 owner = old.namespace, old.owner_uid
                 children = self._children.get(owner, set())
@@ -314,6 +329,8 @@ class Inventory:
             self._replicas_of[new.uid] = 1 if new.replicas is None else new.replicas
             if isinstance(new, OwnerRecord):
                 self._replica_sets_by_uid[new.uid] = new
+            elif new.rollout_in_progress:
+                self._rolling.add(new.uid)
             if new.owner_uid is not None:
                 self._children.setdefault((new.namespace, new.owner_uid), set()).add(new.uid)
 

@@ -35,7 +35,7 @@ from servingslo.policy.inputs import NO_GPUS_KNOWN, ReplicaGpus
 from servingslo.units import seconds_from_timestamp
 
 _TEMPLATE_HASH_LABELS = ("pod-template-hash", "controller-revision-hash")
-_FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 # KEDA triggers that are measured on pods, so they are never active without a pod.
 _NEVER_WAKING = frozenset({"cpu", "memory"})
 # KEDA triggers that ask a server for the metric. Source: KEDA 2.21, external scalers.
@@ -219,7 +219,7 @@ def pod_record(item: KubeObject, previous: PodRecord | None) -> PodRecord:
         owner_uid=_controller_uid(metadata),
         labels={sys.intern(key): value for key, value in (metadata.get("labels") or {}).items()},
         containers=container_records(item),
-        finished=status.get("phase") in _FINISHED_PHASES,
+        finished=status.get("phase") in FINISHED_PHASES,
         deleting=metadata.get("deletionTimestamp") is not None,
         ready=ready,
         created_seconds=seconds_from_timestamp(metadata.get("creationTimestamp")),

@@ -1,0 +1,43 @@
+"""Whether a Service leads to the pods of one workload alone."""
+
+import pytest
+
+from servingslo.adapters.kubernetes.gateways.services import GatewayServices
+from servingslo.errors import LimitNotEnforceableError
+
+LONG_AGO = "2026-01-01T00:00:00Z"
+
+
+class _Server:
+    """A Service, and pods that its selector matches: each with its phase."""
+
+    def __init__(self, **phases: str) -> None:
+        self.phases = phases
+
+    async def get(self, _path: str, query: object = None) -> dict:
+        if query is None:
+            return {"spec": {"selector": {"app": "chat"}}}
+        return {
+            "items": [
+                {
+                    "metadata": {"name": name, "creationTimestamp": LONG_AGO},
+                    "status": {"phase": phase},
+                }
+                for name, phase in self.phases.items()
+            ]
+        }
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+async def test_a_pod_that_was_evicted_is_none_of_another_workload(phase: str) -> None:
+    """Kubernetes keeps such pods of a Deployment, and sends them no request."""
+    server = _Server(chat="Running", evicted=phase)
+    await GatewayServices(server).check("a", "chat", ["chat"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending"])
+async def test_a_pod_of_another_workload_is_told(phase: str) -> None:
+    """A bound would be on its requests too."""
+    server = _Server(chat="Running", stranger=phase)
+    with pytest.raises(LimitNotEnforceableError, match="such as stranger"):
+        await GatewayServices(server).check("a", "chat", ["chat"])  # type: ignore[arg-type]
