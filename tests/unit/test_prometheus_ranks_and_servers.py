@@ -5,7 +5,14 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.engine_pages import NAMESPACE, estimates, readings, sglang_page, vllm_page
+from tests.unit.engine_pages import (
+    NAMESPACE,
+    estimates,
+    readings,
+    sglang_page,
+    triton_page,
+    vllm_page,
+)
 
 from servingslo.adapters.prometheus.reading.servers import KEPT_READINGS, SeenServers, servers_of
 
@@ -57,6 +64,34 @@ def test_a_rank_that_a_page_lacks_once_makes_no_requests(ranks, lacking) -> None
     rates = [e.arrival_rate_per_second for e in found if e.arrival_rate_per_second is not None]
     assert max(rates) < 25.0
     assert rates[-1] == pytest.approx(10.0, rel=0.05)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(
+    ("label", "values", "page"),
+    [
+        ("engine", ("0", "1"), vllm_page),
+        ("model_name", ("a", "b"), lambda n, labels: vllm_page(n, labels=f'engine="0",{labels}')),
+        ("model", ("m", "n"), lambda n, labels: triton_page(n).replace('model="m"', labels)),
+        ("version", ("1", "2"), lambda n, labels: triton_page(n).replace('version="1"', labels)),
+    ],
+)
+def test_a_label_that_the_target_has_too_still_tells_engines_apart(
+    moved, label, values, page
+) -> None:
+    """Prometheus writes the pod's label there, and the page's with `exported_` before it."""
+    own = f"exported_{label}" if moved else label
+    target = _target() | ({label: "production"} if moved else {})
+
+    def targets(seconds):
+        pages = [
+            page(n * seconds, labels=f'{own}="{v}"') for n, v in zip((2, 3), values, strict=True)
+        ]
+        yield target, "".join(pages)
+
+    found = estimates(targets, TICKS)
+    assert found[-1].arrival_rate_per_second == pytest.approx(5.0, rel=1e-3)
+    assert not [e.doubts for e in found if e.doubts]
 
 
 _PROXIED = {15020, 9088, 8443}
