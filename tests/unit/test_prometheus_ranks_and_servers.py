@@ -1,5 +1,7 @@
 """Pods of several ranks, and of several servers: each request counts once, each engine is one."""
 
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -15,6 +17,8 @@ from tests.unit.engine_pages import (
 )
 
 from servingslo.adapters.prometheus.reading.servers import KEPT_READINGS, SeenServers, servers_of
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.engines.sglang import SGLANG
 
 TICKS = 5
 _RATES = st.floats(0.5, 40.0)
@@ -46,6 +50,49 @@ def test_requests_that_a_server_counts_once_are_counted_once(ranks, rate, realti
     assert last.output_tokens_mean == pytest.approx(alone[-1].output_tokens_mean)
     assert not [estimate.doubts for estimate in found if estimate.doubts]
     assert not last.lost_families
+
+
+_OF_SCHEDULER = ("running", "queue_reqs", "usage", "max_total", "realtime")
+
+
+def _counted_by(label: str, rates: dict[str, float], seconds: float) -> str:
+    """An SGLang server whose requests are counted under their own values of a label alone."""
+    whole, lines = sum(rates.values()), []
+    for line in sglang_page(whole * seconds, 1).splitlines():
+        of_requests = not any(word in line.partition("{")[0] for word in _OF_SCHEDULER)
+        for value, rate in rates.items() if of_requests else ():
+            head, _, count = line.replace("{", f'{{{label}="{value}",').rpartition(" ")
+            lines.append(f"{head} {float(count) * rate / whole}")
+        lines += [] if of_requests else [line]
+    return "\n".join(lines) + "\n"
+
+
+def test_requests_that_sglang_counts_by_priority_are_added_up() -> None:
+    """A gauge has its total beside those of each priority."""
+    one = 'sglang:num_running_reqs{priority="1"} 1\n'
+    page = partial(_counted_by, "priority", {"": 2.0, "1": 3.0, "7": 1.0})
+    found = estimates(lambda seconds: [(_target(), page(seconds) + one)], TICKS)
+    assert found[-1].arrival_rate_per_second == pytest.approx(6.0, rel=1e-3)
+    assert found[-1].output_tokens_mean == pytest.approx(100.0, rel=0.05)
+    assert not [e.doubts for e in found if e.doubts]
+
+
+def test_a_label_of_requests_is_named_until_it_is_one_of_the_parts() -> None:
+    """Else only the largest of its counts would be seen."""
+    page = partial(_counted_by, "user", {"x": 1.0, "y": 3.0})
+    *_, (_, metrics) = readings(lambda seconds: [(_target(), page(seconds))], 2)
+    (engine,) = metrics.pods[NAMESPACE, "chat-0"].engines
+    assert engine.generation_tokens_total is None
+    assert engine.impossible_metrics[0].startswith(
+        "two series of pod team/chat-0: no user and user=x"
+    )
+    assert engine.impossible_metrics[0].endswith("or the runtime's partLabels")
+    catalogue.add([replace(SGLANG, part_labels=(*SGLANG.part_labels, "user"))])
+    try:
+        found = estimates(lambda seconds: [(_target(), page(seconds))], TICKS)
+    finally:
+        catalogue.add(())
+    assert found[-1].arrival_rate_per_second == pytest.approx(4.0, rel=1e-3)
 
 
 @quick

@@ -319,8 +319,8 @@ def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> t
         name
         for profile in profiles
         for kind in (MetricKind.GAUGE, MetricKind.COUNTER)
-        # A server's models may have no gauge.
-        if kind is MetricKind.GAUGE or profile.engines_are_models
+        # A server's models may have no gauge, and requests labels of their own.
+        if kind is MetricKind.GAUGE or profile.engines_are_models or profile.requests_have_labels
         for name in profile.age_names(kind)
     )
     stamps = (_stamp(name, config) for name in dict.fromkeys(names))
