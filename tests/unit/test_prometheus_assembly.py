@@ -39,6 +39,32 @@ def test_a_series_that_an_answer_repeats_counts_once(times: int) -> None:
     assert (engine.ttft_seconds.sum, engine.ttft_seconds.count) == (4.0, 5.0)
 
 
+@pytest.mark.parametrize("models", [("m",), ("m", "n")])
+def test_an_edge_that_is_written_in_two_ways_is_one_bucket(models: tuple[str, ...]) -> None:
+    """For some minutes a store tells what an upgraded Prometheus wrote before, and since."""
+    assembly = Assembly(CATALOGUE, CONFIG)
+    assembly.add_histograms(
+        [
+            _series(f"{LATENCY}_{suffix}", value, model_name=model, **edge)
+            for model in models
+            for suffix, value, edge in (
+                ("bucket", 1.0, {"le": "0.5"}),
+                ("bucket", 2.0, {"le": "1"}),
+                ("bucket", 3.0, {"le": "1.0"}),
+                ("bucket", 3.0, {"le": "2.5"}),
+                ("bucket", 5.0, {"le": "+Inf"}),
+                ("sum", 4.0, {}),
+                ("count", 5.0, {}),
+            )
+        ]
+    )
+    (engine,) = assembly.pods()["team", "chat-0"].engines
+    assert engine.ttft_seconds is not None
+    assert engine.ttft_seconds.upper_bounds == (0.5, 1.0, 2.5, float("inf"))
+    told = tuple(len(models) * count for count in (1.0, 3.0, 3.0, 5.0))
+    assert engine.ttft_seconds.cumulative_counts == told
+
+
 @pytest.mark.parametrize("edge", ["soon", "NaN", ""])
 def test_a_bucket_whose_edge_is_no_number_spoils_its_own_histogram_alone(edge: str) -> None:
     """A page is a tenant's: the others of the cluster are read as ever."""

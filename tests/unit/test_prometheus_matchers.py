@@ -225,7 +225,7 @@ def test_namesakes_of_two_clusters_are_refused_by_name(one, other, told) -> None
         refused, read = _read(*scrapes)
         (why,) = {text for engine in refused for text in engine.impossible_metrics}
         assert why.startswith(f"two series of pod {NAMESPACE}/chat-0: {told}")
-        assert why.endswith("; set prometheus.matchers")
+        assert why.endswith("; set prometheus.matchers, or the runtime's partLabels")
         pod = PodSample(name="chat-0", ready=True, engines=refused)
         assert metrics_of(pod, 120.0).state is Reason.METRICS_IMPLAUSIBLE
         assert metrics_of(pod, 120.0).engines == ()

@@ -1,13 +1,24 @@
 """Pods of several ranks, and of several servers: each request counts once, each engine is one."""
 
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.engine_pages import NAMESPACE, estimates, readings, sglang_page, vllm_page
+from tests.unit.engine_pages import (
+    NAMESPACE,
+    estimates,
+    readings,
+    sglang_page,
+    triton_page,
+    vllm_page,
+)
 
 from servingslo.adapters.prometheus.reading.servers import KEPT_READINGS, SeenServers, servers_of
+from servingslo.runtimes import catalogue
+from servingslo.runtimes.engines.sglang import SGLANG
 
 TICKS = 5
 _RATES = st.floats(0.5, 40.0)
@@ -41,6 +52,49 @@ def test_requests_that_a_server_counts_once_are_counted_once(ranks, rate, realti
     assert not last.lost_families
 
 
+_OF_SCHEDULER = ("running", "queue_reqs", "usage", "max_total", "realtime")
+
+
+def _counted_by(label: str, rates: dict[str, float], seconds: float) -> str:
+    """An SGLang server whose requests are counted under their own values of a label alone."""
+    whole, lines = sum(rates.values()), []
+    for line in sglang_page(whole * seconds, 1).splitlines():
+        of_requests = not any(word in line.partition("{")[0] for word in _OF_SCHEDULER)
+        for value, rate in rates.items() if of_requests else ():
+            head, _, count = line.replace("{", f'{{{label}="{value}",').rpartition(" ")
+            lines.append(f"{head} {float(count) * rate / whole}")
+        lines += [] if of_requests else [line]
+    return "\n".join(lines) + "\n"
+
+
+def test_requests_that_sglang_counts_by_priority_are_added_up() -> None:
+    """A gauge has its total beside those of each priority."""
+    one = 'sglang:num_running_reqs{priority="1"} 1\n'
+    page = partial(_counted_by, "priority", {"": 2.0, "1": 3.0, "7": 1.0})
+    found = estimates(lambda seconds: [(_target(), page(seconds) + one)], TICKS)
+    assert found[-1].arrival_rate_per_second == pytest.approx(6.0, rel=1e-3)
+    assert found[-1].output_tokens_mean == pytest.approx(100.0, rel=0.05)
+    assert not [e.doubts for e in found if e.doubts]
+
+
+def test_a_label_of_requests_is_named_until_it_is_one_of_the_parts() -> None:
+    """Else only the largest of its counts would be seen."""
+    page = partial(_counted_by, "user", {"x": 1.0, "y": 3.0})
+    *_, (_, metrics) = readings(lambda seconds: [(_target(), page(seconds))], 2)
+    (engine,) = metrics.pods[NAMESPACE, "chat-0"].engines
+    assert engine.generation_tokens_total is None
+    assert engine.impossible_metrics[0].startswith(
+        "two series of pod team/chat-0: no user and user=x"
+    )
+    assert engine.impossible_metrics[0].endswith("or the runtime's partLabels")
+    catalogue.add([replace(SGLANG, part_labels=(*SGLANG.part_labels, "user"))])
+    try:
+        found = estimates(lambda seconds: [(_target(), page(seconds))], TICKS)
+    finally:
+        catalogue.add(())
+    assert found[-1].arrival_rate_per_second == pytest.approx(4.0, rel=1e-3)
+
+
 @quick
 @given(ranks=st.integers(2, 8), lacking=st.integers(0, 7))
 def test_a_rank_that_a_page_lacks_once_makes_no_requests(ranks, lacking) -> None:
@@ -57,6 +111,66 @@ def test_a_rank_that_a_page_lacks_once_makes_no_requests(ranks, lacking) -> None
     rates = [e.arrival_rate_per_second for e in found if e.arrival_rate_per_second is not None]
     assert max(rates) < 25.0
     assert rates[-1] == pytest.approx(10.0, rel=0.05)
+
+
+@pytest.mark.parametrize("served_seconds", [60.0, 3600.0])
+def test_counts_under_a_second_name_are_no_requests_of_now(served_seconds) -> None:
+    """A page shows all counts once more for a while, first after some scrapes that failed."""
+
+    def targets(seconds):
+        tick = round((seconds - 3600.0) / 15.0)
+        if 3 <= tick < 9:
+            return
+        requests = 2.0 * (seconds - 3600.0 + served_seconds)
+        names = ("m", "alias") if 9 <= tick < 12 else ("m",)
+        pages = [vllm_page(requests, labels=f'engine="0",model_name="{name}"') for name in names]
+        yield _target(), "".join(pages)
+
+    told = [e.arrival_rate_per_second for e in estimates(targets, 20)]
+    assert max(rate for rate in told if rate is not None) == pytest.approx(4.0, rel=1e-3)
+    assert told[-1] == pytest.approx(2.0, rel=1e-3)
+
+
+def test_the_first_requests_of_another_model_are_counted() -> None:
+    """Its counts are few beside those of the others."""
+
+    def targets(seconds):
+        later = max(seconds - 3600.0 - 60.0, 0.0)
+        pages = [vllm_page(2.0 * seconds, labels='engine="0",model_name="m"')]
+        if later:
+            pages.append(vllm_page(3.0 * later, labels='engine="0",model_name="n"'))
+        yield _target(), "".join(pages)
+
+    told = [e.arrival_rate_per_second for e in estimates(targets, 8)]
+    assert told[1:] == pytest.approx([2.0] * 4 + [5.0] * 3, rel=1e-3)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(
+    ("label", "values", "page"),
+    [
+        ("engine", ("0", "1"), vllm_page),
+        ("model_name", ("a", "b"), lambda n, labels: vllm_page(n, labels=f'engine="0",{labels}')),
+        ("model", ("m", "n"), lambda n, labels: triton_page(n).replace('model="m"', labels)),
+        ("version", ("1", "2"), lambda n, labels: triton_page(n).replace('version="1"', labels)),
+    ],
+)
+def test_a_label_that_the_target_has_too_still_tells_engines_apart(
+    moved, label, values, page
+) -> None:
+    """Prometheus writes the pod's label there, and the page's with `exported_` before it."""
+    own = f"exported_{label}" if moved else label
+    target = _target() | ({label: "production"} if moved else {})
+
+    def targets(seconds):
+        pages = [
+            page(n * seconds, labels=f'{own}="{v}"') for n, v in zip((2, 3), values, strict=True)
+        ]
+        yield target, "".join(pages)
+
+    found = estimates(targets, TICKS)
+    assert found[-1].arrival_rate_per_second == pytest.approx(5.0, rel=1e-3)
+    assert not [e.doubts for e in found if e.doubts]
 
 
 _PROXIED = {15020, 9088, 8443}

@@ -219,7 +219,8 @@ class RuntimeProfile:
     engine_label: distinguishes the engines of one pod. part_labels: split one engine's counts into
     parts that are added up, unless a field uses the split. age_fields: for each kind, the field
     whose samples have the age of all fields of that kind; engines export them on one page.
-    engines_are_models: a server has an engine for each of its models. refused:
+    engines_are_models: a server has an engine for each of its models. requests_have_labels: its
+    administrator may have requests counted by labels that only `part_labels` can name. refused:
     metrics that no objective can use, by their name in the API, each with the reason.
     sleep_api: how its servers are put to sleep and woken over HTTP; None if they cannot be.
     model_repository_port: port of its servers' model repository API, which reads and changes limits
@@ -253,6 +254,7 @@ class RuntimeProfile:
     usual_sequences: tuple[int, ...] = ()
     usual_batched_tokens: tuple[int, ...] = ()
     engines_are_models: bool = False
+    requests_have_labels: bool = False
     refused: tuple[tuple[str, str], ...] = ()
     model_repository_port: int | None = None
     sleep_api: SleepApi | None = None

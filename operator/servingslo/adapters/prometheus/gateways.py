@@ -160,7 +160,10 @@ class _Counted:
         self.sums[place, name] = self.sums.get((place, name), 0.0) + value
 
     def add_time(self, name: str, edge: str, value: float, unit: float) -> None:
-        """Add a bucket or a sum; an edge that is no number is left out."""
+        """Add a bucket or a sum; an edge that is no number is left out.
+
+        An edge that is written in two ways ('1' and '1.0') is one bucket: see `Buckets`.
+        """
         if name.endswith(SUM):
             base = name.removesuffix(SUM)
             self.seconds[base] = self.seconds.get(base, 0.0) + unit * value
@@ -170,7 +173,7 @@ class _Counted:
         except ValueError:
             return
         buckets = self.buckets.setdefault(name.removesuffix(BUCKET), {})
-        buckets[bound] = buckets.get(bound, 0.0) + value
+        buckets[bound] = max(value, buckets.get(bound, value))
 
     def absorb(self, other: "_Counted") -> None:
         """Add the counts of another owner of the same workload."""

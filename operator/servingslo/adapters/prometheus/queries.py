@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from servingslo.adapters.prometheus.client import LONGEST_QUERY_CHARACTERS, PrometheusConfig
+from servingslo.adapters.prometheus.vectors import MOVED
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile
 
@@ -190,13 +191,16 @@ def histogram_labels(
     return tuple(filter(None, dict.fromkeys((*_identity(profiles, config), *_parts(profiles)))))
 
 
-def labels_of_pages(
-    profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig
-) -> tuple[str, ...]:
+def labels_of_pages(profiles: tuple[RuntimeProfile, ...]) -> tuple[str, ...]:
     """Labels of the engines of a pod, and of their gauges and counters."""
     kinds = (MetricKind.GAUGE, MetricKind.COUNTER)
     splits = (label for kind in kinds for label in _split(profiles, kind))
-    return (*histogram_labels(profiles, config), *splits)
+    return (*_engines(profiles), *_parts(profiles), *splits)
+
+
+def of_pages(labels: Iterable[str]) -> tuple[str, ...]:
+    """These labels of an engine's page, and their names where Prometheus moved them."""
+    return tuple(name for label in labels if label for name in (label, f"{MOVED}{label}"))
 
 
 def growths(
@@ -280,8 +284,11 @@ def _with_suffixes(names: Iterable[str]) -> list[str]:
 
 
 def _identity(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> tuple[str, ...]:
-    engine = dict.fromkeys(profile.engine_label for profile in profiles)
-    return (config.namespace_label, config.pod_label, *engine, *config.source_labels)
+    return (config.namespace_label, config.pod_label, *_engines(profiles), *config.source_labels)
+
+
+def _engines(profiles: tuple[RuntimeProfile, ...]) -> tuple[str, ...]:
+    return of_pages(dict.fromkeys(profile.engine_label for profile in profiles))
 
 
 def _ages(
@@ -312,8 +319,8 @@ def _newest(profiles: tuple[RuntimeProfile, ...], config: PrometheusConfig) -> t
         name
         for profile in profiles
         for kind in (MetricKind.GAUGE, MetricKind.COUNTER)
-        # A server's models may have no gauge.
-        if kind is MetricKind.GAUGE or profile.engines_are_models
+        # A server's models may have no gauge, and requests labels of their own.
+        if kind is MetricKind.GAUGE or profile.engines_are_models or profile.requests_have_labels
         for name in profile.age_names(kind)
     )
     stamps = (_stamp(name, config) for name in dict.fromkeys(names))
@@ -361,8 +368,8 @@ def _histogram_names(profiles: tuple[RuntimeProfile, ...]) -> list[tuple[str, ..
 
 
 def _split(profiles: tuple[RuntimeProfile, ...], kind: MetricKind) -> list[str]:
-    return [label for profile in profiles for label in profile.split_labels(kind)]
+    return list(of_pages(label for p in profiles for label in p.split_labels(kind)))
 
 
 def _parts(profiles: tuple[RuntimeProfile, ...]) -> tuple[str, ...]:
-    return tuple(label for profile in profiles for label in profile.part_labels)
+    return of_pages(label for profile in profiles for label in profile.part_labels)

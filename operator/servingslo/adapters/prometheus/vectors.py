@@ -13,6 +13,9 @@ from servingslo.parsing import parsed_json
 
 NAME_LABEL = "__name__"
 EDGE_LABEL = "le"
+# Before the name of a page's label, if the target has a label of that name: a pod's `model`, say.
+# Source: Prometheus, docs/configuration, honor_labels.
+MOVED = "exported_"
 _BEGIN = '{"metric":{'
 _VALUE = '},"value":['
 _NAME = '"__name__":"'
@@ -64,11 +67,16 @@ class Known:
     by_text: dict[object, Labels] = field(default_factory=dict)
     heads: dict[str, _Head] = field(default_factory=dict)
     _readings: int = 0
+    _of_pages: frozenset[str] = frozenset()
     _labels_before: dict[object, Labels] = field(default_factory=dict)
     _heads_before: dict[str, _Head] = field(default_factory=dict)
 
-    def begin(self) -> None:
-        """Begin a reading; what was not read for long is dropped."""
+    def begin(self, of_pages: frozenset[str] = frozenset()) -> None:
+        """Begin a reading; what was not read for long is dropped.
+
+        of_pages: labels of engines' pages; where Prometheus moved them, they get their names back.
+        """
+        self._of_pages = of_pages
         self._readings += 1
         if self._readings % _KEPT_READINGS == 0:
             self._labels_before, self.by_text = self.by_text, {}
@@ -80,9 +88,22 @@ class Known:
         if labels is None:
             labels = self._labels_before.get(text)
             if labels is None:
-                labels = Labels(text, parsed_json(f"{{{text.removesuffix(',')}}}"))
+                labels = self._named(text, parsed_json(f"{{{text.removesuffix(',')}}}"))
             self.by_text[labels.text] = labels
         return labels
+
+    def of(self, named: Mapping[str, str]) -> Labels:
+        """The labels with these names and values."""
+        key = tuple(named.items())
+        return self.by_text.setdefault(key, self._named(key, named))
+
+    def _named(self, text: object, named: Mapping[str, str]) -> Labels:
+        own = {
+            name: value
+            for moved, value in named.items()
+            if (name := moved.removeprefix(MOVED)) != moved and name in self._of_pages
+        }
+        return Labels(text, {**named, **own} if own else named)
 
     def head(self, text: str, *, again: bool) -> _Head:
         """The labels of a series, from its text without an escape up to its value.
@@ -216,8 +237,7 @@ def groups_of(
     for one in series:
         named = dict(one["metric"])
         name, edge = named.pop(NAME_LABEL, ""), named.pop(EDGE_LABEL, "")
-        key = tuple(named.items())
-        labels = known.by_text.setdefault(key, Labels(key, named))
+        labels = known.of(named)
         values = found.setdefault((name, labels), {})
         values.setdefault(edge, float(one["value"][1]))
     for (name, labels), values in found.items():

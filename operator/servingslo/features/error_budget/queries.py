@@ -15,7 +15,7 @@ from servingslo.adapters.prometheus.client import PrometheusConfig
 from servingslo.adapters.prometheus.gateway_queries import METRIC_LABEL, gateway_increases
 from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
 from servingslo.adapters.prometheus.past.rates import pods_pattern
-from servingslo.adapters.prometheus.queries import growths, native_increases
+from servingslo.adapters.prometheus.queries import growths, native_increases, of_pages
 from servingslo.adapters.prometheus.reading.native import native_histogram
 from servingslo.errors import InvalidInputError, QueryRefusedError
 from servingslo.estimation.gateway.counts import unanswered
@@ -128,7 +128,8 @@ class BudgetQueries:
     def _labels(self, profile: RuntimeProfile, by: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Labels that tell counts apart, but not the scrapes of one engine."""
         splits = (label for metric in profile.metrics for label in metric.by_labels)
-        return self._config.pod_label, profile.engine_label, *profile.part_labels, *splits, *by
+        own = of_pages((profile.engine_label, *profile.part_labels, *splits))
+        return self._config.pod_label, *own, *by
 
     def _add_gateway(
         self,

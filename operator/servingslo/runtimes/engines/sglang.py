@@ -28,7 +28,11 @@ SGLANG = RuntimeProfile(
     name="sglang",
     # Without data parallelism there is no such label, and the pod holds one engine.
     engine_label="dp_rank",
-    part_labels=("model_name", "is_streaming", "cache_source"),
+    # With --enable-priority-scheduling a request is counted under its priority alone. Gauges have a
+    # total beside those of each priority.
+    part_labels=("model_name", "is_streaming", "cache_source", "priority"),
+    # With --tokenizer-metrics-allowed-custom-labels, from a header of the request.
+    requests_have_labels=True,
     metrics=(
         gauge("running", "sglang:num_running_reqs"),
         gauge("waiting", "sglang:num_queue_reqs"),

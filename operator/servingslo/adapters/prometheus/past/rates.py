@@ -25,7 +25,7 @@ from servingslo.adapters.prometheus.client import (
     PrometheusConfig,
     no_collection,
 )
-from servingslo.adapters.prometheus.queries import NOW, growths, told_time
+from servingslo.adapters.prometheus.queries import NOW, growths, of_pages, told_time
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 from servingslo.estimation.forecast.season_profile import RateHistory
@@ -241,13 +241,9 @@ def past_rates_query(
     whose, rates = f'{pod}!=""', []
     for profile in profiles:
         finished = profile.metric("finished_total")
-        labels = (
-            namespace,
-            pod,
-            profile.engine_label,
-            *profile.part_labels,
-            *profile.split_labels(MetricKind.COUNTER),
-        )
+        splits = profile.split_labels(MetricKind.COUNTER)
+        own = of_pages((profile.engine_label, *profile.part_labels, *splits))
+        labels = (namespace, pod, *own)
         rates += [
             f"sum by ({namespace}, {pod}) ({rate})"
             for rate in growths("rate", finished.names, labels, config, (whose,), window_seconds)

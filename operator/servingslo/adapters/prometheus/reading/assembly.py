@@ -73,11 +73,13 @@ class Assembly:
         self._products: dict[tuple[Pod, str], str] = {}
         self._edges = Edges()
         self._known = Known() if known is None else known
-        self._known.begin()
+        of_scrapes = {config.namespace_label, config.pod_label, *config.source_labels}
+        of_pages = labels_of_pages(profiles)
+        self._known.begin(frozenset(of_pages) - of_scrapes)
         self._elapsed_seconds = 0.0
         self.mixed_namespaces: set[str] = set()
         self._series: dict[Pod, list[tuple[Mapping[str, str], float]]] = defaultdict(list)
-        self._known_labels = frozenset((*config.source_labels, *labels_of_pages(profiles, config)))
+        self._known_labels = frozenset((*of_scrapes, *of_pages))
         self._histogram_labels = histogram_labels(profiles, config)
         self._records: dict[tuple[Labels, str], Scraped] = {}
         self._splits = {
@@ -209,9 +211,7 @@ class Assembly:
         namespace_label = self._config.namespace_label
         found: dict[tuple[int, str], tuple[Scraped, str, NativeHistogram]] = {}
         for name, named, part in each_once(series, self._histogram_labels):
-            key = tuple(named.items())
-            labels = self._known.by_text.setdefault(key, Labels(key, named))
-            record = self._record(labels, name)
+            record = self._record(self._known.of(named), name)
             if name in record.histograms:
                 continue
             own = found.setdefault(

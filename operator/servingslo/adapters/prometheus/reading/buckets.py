@@ -89,17 +89,26 @@ class Buckets:
         )
 
     def _counts(self, edges: Edges) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Edges and counts by rising edge; parts (model names) of one engine are added."""
+        """Edges and counts by rising edge; parts (model names) of one engine are added.
+
+        Prometheus writes an edge of 1 as '1' before version 3 and as '1.0' since. For some minutes
+        after the upgrade it answers with both, and only one of them still counts.
+        """
         shape = edges.shape(tuple(self.parts[0]))
         if len(self.parts) == 1 and not shape.repeated:
             values = tuple(self.parts[0].values())
             order = shape.order
             return shape.edges, values if order is None else tuple([values[at] for at in order])
-        by_edge = sorted((_edge(text), v) for part in self.parts for text, v in part.items())
         total: dict[float, float] = {}
-        for edge, value in by_edge:
-            total[edge] = total.get(edge, 0.0) + value
-        return edges.shared(tuple(total)), tuple(total.values())
+        for part in self.parts:
+            once: dict[float, float] = {}
+            for text, value in part.items():
+                edge = _edge(text)
+                once[edge] = max(value, once.get(edge, value))
+            for edge, value in once.items():
+                total[edge] = total.get(edge, 0.0) + value
+        rising = sorted(total)
+        return edges.shared(tuple(rising)), tuple([total[edge] for edge in rising])
 
 
 def _edge(label: str) -> float:

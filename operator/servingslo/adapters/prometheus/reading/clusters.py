@@ -1,7 +1,8 @@
 """Are the series of a pod's name those of one pod, or of its namesakes in other clusters? No I/O.
 
 Namesakes in one store differ in a label that no query asks for, such as `cluster`. So do the series
-of one pod, if it is scraped by two jobs or two replicas of Prometheus, or has several ranks.
+of one pod, if it is scraped by two jobs or two replicas of Prometheus, or has several ranks; or if
+requests are counted by a label that the runtime's part labels do not name.
 """
 
 import re
@@ -50,7 +51,9 @@ def namesakes(
             groups[()].append(labels)
     each = (_apart(group, known) for group in groups.values() if group[1:])
     told = next(filter(None, each), "")
-    return told and f"two series of pod {pod}: {told}; set prometheus.matchers"
+    if not told:
+        return ""
+    return f"two series of pod {pod}: {told}; set prometheus.matchers, or the runtime's partLabels"
 
 
 def _apart(series: Iterable[Labels], known: Collection[str]) -> str:
