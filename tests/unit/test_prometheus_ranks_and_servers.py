@@ -113,6 +113,37 @@ def test_a_rank_that_a_page_lacks_once_makes_no_requests(ranks, lacking) -> None
     assert rates[-1] == pytest.approx(10.0, rel=0.05)
 
 
+@pytest.mark.parametrize("served_seconds", [60.0, 3600.0])
+def test_counts_under_a_second_name_are_no_requests_of_now(served_seconds) -> None:
+    """A page shows all counts once more for a while, first after some scrapes that failed."""
+
+    def targets(seconds):
+        tick = round((seconds - 3600.0) / 15.0)
+        since = 15.0 * (tick - 2) if 3 <= tick < 9 else 0.0
+        requests = 2.0 * (seconds - 3600.0 - since + served_seconds)
+        names = ("m", "alias") if 9 <= tick < 12 else ("m",)
+        pages = [vllm_page(requests, labels=f'engine="0",model_name="{name}"') for name in names]
+        yield _target(), "".join(pages), 2.0 + since
+
+    told = [e.arrival_rate_per_second for e in estimates(targets, 20)]
+    assert max(rate for rate in told if rate is not None) == pytest.approx(4.0, rel=1e-3)
+    assert told[-1] == pytest.approx(2.0, rel=1e-3)
+
+
+def test_the_first_requests_of_another_model_are_counted() -> None:
+    """Its counts are few beside those of the others."""
+
+    def targets(seconds):
+        later = max(seconds - 3600.0 - 60.0, 0.0)
+        pages = [vllm_page(2.0 * seconds, labels='engine="0",model_name="m"')]
+        if later:
+            pages.append(vllm_page(3.0 * later, labels='engine="0",model_name="n"'))
+        yield _target(), "".join(pages)
+
+    told = [e.arrival_rate_per_second for e in estimates(targets, 8)]
+    assert told[1:] == pytest.approx([2.0] * 4 + [5.0] * 3, rel=1e-3)
+
+
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize(
     ("label", "values", "page"),

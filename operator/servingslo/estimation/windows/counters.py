@@ -21,6 +21,7 @@ from servingslo.estimation.windows.sample_pairs import (
     finished_count,
     increase,
     kv_used_tokens,
+    other_parts,
     sum_increase,
     tells_the_same,
     without_histograms,
@@ -340,7 +341,8 @@ def _window(
     Only counters that fell have restarted. A restart reported by Kubernetes may be of another
     container, and may be reported before or after the scrape that shows it.
     """
-    if seconds is None or seconds <= 0:
+    others = before is not None and other_parts(before.sample, after)
+    if seconds is None or seconds <= 0 or others:
         return None, ""
     fell, why = False, ""
     if before is not None:

@@ -57,6 +57,20 @@ def tells_the_same(before: EngineSample | None, after: EngineSample) -> bool:
     return _moving(before) == _moving(after)
 
 
+def other_parts(before: EngineSample, after: EngineSample) -> bool:
+    """Return whether a model's counts appear with a past of their own, or are gone.
+
+    The counts of an engine are the sums over its models. A model that begins has few; one with as
+    many as all had before is counted since long, or is another name for them.
+    """
+    old, new = before.tokens_by_model, after.tokens_by_model
+    was, now = before.generation_tokens_total or 0.0, after.generation_tokens_total or 0.0
+    if now < was:
+        return not old.keys() <= new.keys()
+    known = sum(new.get(name, 0.0) for name in old) if old else max(new.values(), default=0.0)
+    return 0.0 < was <= sum(new.values()) - known
+
+
 def increase(after: float | None, before: float | None) -> float | None:
     """Return a counter's growth; None if either end is unknown. A fall is a restart from zero."""
     if after is None or before is None:
