@@ -114,6 +114,15 @@ def test_endings_that_an_endpoint_picker_counts() -> None:
     assert one.latency_seconds.sum == 75.0
 
 
+def test_an_edge_that_is_written_in_two_ways_is_one_bucket() -> None:
+    """For some minutes a store tells what an upgraded Prometheus wrote before, and since."""
+    bucket = 'inference_objective_request_duration_seconds_bucket{model_name="m",le="1.0"} 12\n'
+    latency = read("gateway-api-inference-extension", PICKER + bucket)["chat"].latency_seconds
+    assert latency is not None
+    assert latency.upper_bounds == (1.0, float("inf"))
+    assert latency.cumulative_counts == (12.0, 50.0)
+
+
 def test_a_broken_edge_costs_the_histogram_and_nothing_else() -> None:
     """A tenant's pod may export what it likes."""
     page = ENVOY.read_text(encoding="utf-8").replace('le="+Inf"', 'le="far"')

@@ -119,12 +119,11 @@ def test_counts_under_a_second_name_are_no_requests_of_now(served_seconds) -> No
 
     def targets(seconds):
         tick = round((seconds - 3600.0) / 15.0)
-        if 3 <= tick < 9:
-            return
-        requests = 2.0 * (seconds - 3600.0 + served_seconds)
+        since = 15.0 * (tick - 2) if 3 <= tick < 9 else 0.0
+        requests = 2.0 * (seconds - 3600.0 - since + served_seconds)
         names = ("m", "alias") if 9 <= tick < 12 else ("m",)
         pages = [vllm_page(requests, labels=f'engine="0",model_name="{name}"') for name in names]
-        yield _target(), "".join(pages)
+        yield _target(), "".join(pages), 2.0 + since
 
     told = [e.arrival_rate_per_second for e in estimates(targets, 20)]
     assert max(rate for rate in told if rate is not None) == pytest.approx(4.0, rel=1e-3)
