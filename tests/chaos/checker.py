@@ -210,7 +210,9 @@ def _of_end(told: Told) -> Iterator[str]:
         yield f"{calm} {ordered} GPUs of at most {gpus}"
     for target, count in end.counts.items():
         bounds = bounds_of(end.spec, target)
-        top = max(most(end.rate, 0.0, 0, target), floor)
+        # Pools have no reserve.
+        load = end.rate if "pools" in end.spec else end.peak
+        top = max(most(load, 0.0, 0, target), floor)
         low = min(max(need(end.rate, target), bounds["min"]), bounds["max"])
         if target == PREFILL and end.rate < LEAST_RATE_OF_A_LAW:
             top = bounds["max"]

@@ -53,10 +53,14 @@ PREFILL, DECODE = "llama-prefill", "llama-decode"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What stood at the end: the count of each target, the status, and what the truth asks for."""
+    """What stood at the end: the count of each target, the status, and what the truth asks for.
+
+    peak: the greatest true rate of the story, which a reserve keeps for.
+    """
 
     counts: Mapping[str, int]
     rate: float
+    peak: float
     status: Mapping[str, Any]
     spec: Mapping[str, Any]
     learned_bytes: int
@@ -298,6 +302,7 @@ class Story:
         told.ending = Ending(
             counts={name: world.desired for name, world in cluster.worlds.items()},
             rate=self.rate(cluster.now),
+            peak=cluster.peak_rate(0.0, cluster.now),
             status=record.status,
             spec=record.spec,
             learned_bytes=len(repr(learned)),
