@@ -174,7 +174,7 @@ def test_what_a_quota_refuses_is_ordered_in_the_other_pool_until_it_is_gone(
             "duration_seconds": 3.0 * PLANNED_WITHIN_SECONDS,
         },
     }  # fmt: skip
-    start_clients(rig, NAME, plan)
+    clients, _ = start_clients(rig, NAME, plan)
     tenant.wait(
         lambda: "OtherPoolShort" in _reasons(tenant, "dear"),
         what="the dear pool serves for the cheap one", timeout_seconds=PLANNED_WITHIN_SECONDS,
@@ -201,6 +201,7 @@ def test_what_a_quota_refuses_is_ordered_in_the_other_pool_until_it_is_gone(
         lambda: "OtherPoolShort" not in _reasons(tenant, "dear"),
         what="nothing is lacking",
     )
+    clients.stop()
 
 
 def _pods(tenant: Tenant, card: str) -> list[str]:
