@@ -87,7 +87,7 @@ CHECKS = (
     Check(
         name="classes",
         shows="chat and a background job behind a real Envoy, with classes and without: two seeds",
-        command=(*_TESTS, "tests/e2e/test_demo_classes.py"),
+        command=(*_TESTS, "-n", "2", "tests/e2e/test_demo_classes.py"),
     ),
     Check(
         name="demo",

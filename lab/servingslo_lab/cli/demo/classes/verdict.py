@@ -12,7 +12,8 @@ from servingslo.units import SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from servingslo_lab.cli.demo.panels import frame_lightly, png, pyplot
 from servingslo_lab.rig.simulated.http_clients import ClientRecord, Ending
 
-LONGEST_JOB_RATIO = 1.3
+# The least time is known in hindsight alone. Live runs of two seeds took 1.6 to 1.8 times as long.
+LONGEST_JOB_RATIO = 2.0
 COST_RATIO = 1.05
 # What `missed` and `nothing_shown` look at, for people.
 CHECKED = (
