@@ -160,7 +160,8 @@ def test_a_silent_write_and_an_invented_one_are_seen() -> None:
     ("changes", "wrong"),
     [
         pytest.param({"counts": {TARGET: 1}}, "not 2 to", id="too-few"),
-        pytest.param({"counts": {TARGET: 9}, "rate": 1.5}, "not 1 to", id="too-many"),
+        pytest.param({"counts": {TARGET: 9}}, "not 2 to", id="too-many"),
+        pytest.param({"counts": {TARGET: 8}, "rate": 0.5, "peak": 0.5}, "not 1 to", id="no-peak"),
         pytest.param({"learned_bytes": 1_000_000}, "bytes", id="memory"),
         pytest.param({"status": {**ENDING.status, "conditions": []}}, "Ready is", id="not-ready"),
         pytest.param({"status": {**ENDING.status, "replicas": {}}}, "status tells", id="status"),
@@ -169,6 +170,12 @@ def test_a_silent_write_and_an_invented_one_are_seen() -> None:
 def test_a_bad_end_is_seen(changes: dict[str, Any], wrong: str) -> None:
     """What has not converged, or tells of another count."""
     assert any(wrong in line for line in violations(_told(ending=replace(ENDING, **changes))))
+
+
+def test_a_reserve_may_keep_the_peak_of_the_story() -> None:
+    """What is more than the present rate asks for, and no more than the greatest one does."""
+    kept = replace(ENDING, counts={TARGET: 8}, rate=0.5)
+    assert not any(f"{TARGET} has" in line for line in violations(_told(ending=kept)))
 
 
 def test_a_flood_of_lines_and_a_fault_of_the_operator_are_seen() -> None:
