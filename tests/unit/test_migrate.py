@@ -313,9 +313,12 @@ def test_under_a_formula_the_threshold_of_a_trigger_is_no_objective(cli: CLI) ->
 
 
 def test_the_user_s_objectives_win_over_those_of_triggers(cli: CLI) -> None:
-    """And one metric and percentile is there once."""
-    source = changed(SCALED_OBJECT, triggers=[prometheus(TTFT, "0.5"), prometheus(TTFT, "1")])
-    assert len(spec_of(cli, source)["objectives"]) == 1
+    """One metric and percentile is there once, with the threshold that decides in KEDA."""
+    triggers = [prometheus(TTFT, "1"), prometheus(TTFT, "0.5"), prometheus(TTFT, "2")]
+    source = changed(SCALED_OBJECT, triggers=triggers)
+    strictest = {"metric": "ttft", "percentile": 95, "threshold": "500ms"}
+    assert spec_of(cli, source)["objectives"] == [strictest]
+    assert "not understood" not in comments(cli, source)
     made = spec_of(cli, source, "--objective", "ttft:p99:1500ms")
     assert made["objectives"] == [{"metric": "ttft", "percentile": 99, "threshold": "1500ms"}]
     assert "spec.triggers[0].metricType AverageValue: divides the latency" in comments(cli, source)

@@ -81,7 +81,7 @@ class _Draft:
     """A migration in the making."""
 
     spec: dict[str, Any] = field(default_factory=dict)
-    objectives: list[Objective] = field(default_factory=list)
+    objectives: dict[str, Objective] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     taken: list[Note] = field(default_factory=list)
     left: list[Note] = field(default_factory=list)
@@ -119,7 +119,7 @@ def migrated(
         draft.leave(path, value, "not read: no field that is known here")
     _annotations(draft, metadata)
     _from_wva(draft, metadata)
-    chosen = [*objectives] or draft.objectives
+    chosen = [*objectives] or [*draft.objectives.values()]
     draft.spec["objectives"] = [written(one) for one in chosen or (EXAMPLE_OBJECTIVE,)]
     parse_spec(draft.spec)
     return Migration(
@@ -338,9 +338,11 @@ def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None
         return
     query, threshold = trigger.metadata.get("query", ""), trigger.metadata.get("threshold", "")
     objective = objective_of(query, threshold) if alone else None
-    if objective is not None and objective.key not in {one.key for one in draft.objectives}:
-        draft.objectives.append(objective)
-        about = f"objectives: {objective.key}, unless others are stated"
+    if objective is not None:
+        # KEDA takes the greatest count of its triggers: the shortest threshold decides.
+        others = draft.objectives.get(objective.key, objective)
+        draft.objectives[objective.key] = min(objective, others, key=lambda o: o.threshold_seconds)
+        about = f"objectives: {objective.key}, its shortest threshold, unless others are stated"
         draft.take(path, f"{trigger.type} {query}, threshold {threshold}", about)
         if trigger.metric_type != "Value":
             about = "divides the latency by the replicas; the objective is the threshold as written"
