@@ -257,7 +257,7 @@ def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec) -> None:
         draft.leave("spec.pollingInterval", spec.polling_interval, about)
     _advanced(draft, spec)
     for index, trigger in enumerate(spec.triggers):
-        _trigger(draft, trigger, f"spec.triggers[{index}]", alone=not spec.has_formula)
+        _trigger(draft, trigger, f"spec.triggers[{index}]", alone=not spec.formula)
 
 
 def _idle(draft: _Draft, replicas: dict[str, Any], seconds: int) -> None:
@@ -323,7 +323,7 @@ def _advanced(draft: _Draft, spec: ScaledObjectSpec) -> None:
     if spec.advanced is None:
         return
     modifiers = spec.advanced.scaling_modifiers
-    if modifiers is not None and spec.has_formula:
+    if modifiers is not None and spec.formula:
         value = f"{modifiers.formula}, target {modifiers.target}"
         draft.leave("spec.advanced.scalingModifiers.formula", value, _THRESHOLD)
     if spec.advanced.restore_to_original_replica_count:
