@@ -149,7 +149,8 @@ def track_bound(
 ) -> LimitMemory:
     """Track since when the bound in force has been below, or well above, what is needed."""
     limit, above, below = standing.values.get(LIMIT), memory.above_since_seconds, None
-    if limit is None or limit <= LOWERED_ABOVE * needed:
+    # A small bound with its headroom, rounded up, is no more than should be written.
+    if limit is None or limit <= max(LOWERED_ABOVE * needed, math.ceil(HEADROOM * needed)):
         above = None
     elif above is None:
         above = now_seconds
@@ -190,7 +191,8 @@ def limit_to_write(
     last = above_since if written is None else max(above_since, written.at_seconds)
     if now_seconds - last < STEP_SECONDS:
         return None, None
-    return max(wanted, math.ceil(LOWEST_STEP * limit)), Reason.LIMIT_LOWERED
+    # At least one less, which for a small bound is more than the share.
+    return max(wanted, min(math.ceil(LOWEST_STEP * limit), limit - 1)), Reason.LIMIT_LOWERED
 
 
 def proxies_of(context: TickContext) -> int:
