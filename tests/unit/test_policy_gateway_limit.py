@@ -1,5 +1,6 @@
 """The gateway's bound in the planner: what it follows, when it is opened, and what proves it."""
 
+import json
 import math
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -48,6 +49,7 @@ from servingslo.policy.rules.needs import (
     UTILIZATION_CEILING,
     utilization_ceiling_ratio,
 )
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
 BOUNDED = replace(
@@ -177,6 +179,17 @@ def test_lost_metrics_open_the_bound():
     story.until(600.0)
     assert story.standing.values == {LIMIT: 500}
     assert story.decisions[-1].gateway_limit.reason is Reason.LIMIT_OPENED
+
+
+def test_a_restart_leaves_the_bound():
+    """A crowd is not let in because the operator was replaced, and knows no capacity at first."""
+    story = bounded()
+    story.until(300.0)
+    stored = json.loads(json.dumps(learned(story.state, story.world.now)))
+    story.state = restore(stored, story.world.now)
+    bound, decision = story.bound, story.tick()
+    assert decision.admission.reason is Reason.ADMISSION_UNKNOWN
+    assert story.bound == bound
 
 
 def test_one_lost_reading_leaves_the_bound():

@@ -111,7 +111,7 @@ def limit_decision(
     per_replica, elsewhere = admission.in_flight_limit, context.facts.elsewhere
     serving = len(context.serving) + elsewhere.serving
     if per_replica is None or elsewhere.limit is None or not serving:
-        return _opened(told, standing)
+        return _opened(context, told, standing, memory)
     fleet = per_replica * len(context.serving) + elsewhere.limit
     needed = limit_of_each(math.ceil(room_ratio * fleet), told.proxies)
     memory = track_bound(standing, memory, needed=needed, now_seconds=context.now_seconds)
@@ -220,8 +220,15 @@ def _refused(
     return replace(told, after=former, change_reason=Reason.LIMIT_PUT_BACK, puts_back=True), None
 
 
-def _opened(told: LimitDecision, standing: InForce) -> tuple[LimitDecision, LimitMemory]:
-    """Restore the former bound, because the capacity of the replicas is unknown."""
+def _opened(
+    context: TickContext, told: LimitDecision, standing: InForce, memory: LimitMemory
+) -> tuple[LimitDecision, LimitMemory]:
+    """Restore the former bound, because the capacity of the replicas is unknown.
+
+    Not right after a restart: no crowd is let in until the capacity is known again.
+    """
+    if context.just_begun and FORMER in standing.values:
+        return told, memory
     opened = replace(told, reason=Reason.LIMIT_OPENED)
     if FORMER in standing.values:
         return replace(
