@@ -196,6 +196,16 @@ def test_a_sure_rise_goes_on_for_the_lead(scrape_seconds: int) -> None:
     assert not any(over)
 
 
+def test_a_sure_rise_is_carried_over_the_age_of_the_last_window_once() -> None:
+    """A minute without a new scrape: what is expected now has that minute in it."""
+    state = ForecastState()
+    for now in range(15, 721, 15):
+        rate = 10.0 + 0.5 * max(now - 600, 0)
+        state = observe(state, RateWindow(rate_per_second=rate, seconds=15.0), float(now))
+    due = 10.0 + 0.5 * (180.0 + LEAD_SECONDS)
+    assert 0.8 * due < forecast(state, 780.0).risen_per_second(LEAD_SECONDS) < due
+
+
 def test_noise_is_no_rise() -> None:
     """At a constant rate nothing is carried on, but one window in a thousand."""
     found = _forecasts(_poisson(np.full(240, 20.0)))

@@ -157,7 +157,7 @@ class Forecast:
         """
         if self.rise_per_second2 <= 0.0:
             return 0.0
-        lead = self._lead(lead_seconds)
+        lead = self._lead(lead_seconds) - self.age_seconds  # the mean of now has the age in it
         return self.mean_per_second(0.0) + self.share_ratio * self.rise_per_second2 * lead
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
