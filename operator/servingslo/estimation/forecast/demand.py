@@ -207,8 +207,11 @@ class Forecast:
 
 
 def forecast(state: ForecastState, now_seconds: float) -> Forecast:
-    """Return the forecast of demand, as known now."""
+    """Return the forecast of demand, as known now: not at all after a long pause."""
     if state.time_seconds is None:
+        return Forecast()
+    age = max(now_seconds - state.time_seconds, 0.0)
+    if age > LONGEST_SILENCE_SECONDS:
         return Forecast()
     return Forecast(
         filters=state.filters,
@@ -219,7 +222,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
             1.0 / (1.0 + math.exp(-odds)) if state.observed_seconds >= LEAST_USUAL_SECONDS else 0.0
             for odds in state.errors.return_log_odds
         ),
-        age_seconds=max(now_seconds - state.time_seconds, 0.0),
+        age_seconds=age,
         season=season_offset.season_forecast(state.season, state.time_seconds),
         trend_damping=state.errors.trend.damping,
         rise_per_second2=_rise_per_second2(state.latest),
