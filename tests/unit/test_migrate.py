@@ -373,6 +373,21 @@ kind: ScaledObject
     assert cli("migrate", path).out == done.out
 
 
+@pytest.mark.parametrize(
+    ("stated", "read"),
+    [
+        ("servingslo.dev/v1", "servingslo.dev/v1"),
+        ("&version servingslo.dev/v1alpha1", "servingslo.dev/v1alpha1"),
+        (">-\n  servingslo.dev/v1alpha1", "servingslo.dev/v1alpha1"),
+    ],
+)
+def test_a_version_that_cannot_be_replaced_is_refused(cli: CLI, stated: str, read: str) -> None:
+    """An unknown one, or one in a form that the text does not show; nothing is printed."""
+    done = cli("migrate", "-", stdin=f"apiVersion: {stated}\nkind: ServingSLO\n")
+    assert done.refuses(f"standard input: apiVersion: '{read}'", "v1beta1, v1alpha1"), done.err
+    assert not done.out
+
+
 def test_a_field_that_is_gone_is_named_beside_the_new_version(cli: CLI, tmp_path) -> None:
     """Of a List as `kubectl get` prints it, and of a part that another manager applies."""
     former = {"apiVersion": "servingslo.dev/v1alpha1", "kind": "ServingSLO"}
