@@ -220,6 +220,20 @@ def test_a_search_ends_though_the_law_is_renewed_meanwhile():
     assert World(ageing=0.01).until(Reason.BATCHING_CANARY_STARTED)
 
 
+def test_a_pod_that_starts_in_a_trial_gets_the_limits_from_before_it():
+    """Not the file's, with which it would serve until the trial ends."""
+    world = World()
+    world.until(Reason.BATCHING_IN_SYNC)
+    first = world.until(Reason.BATCHING_CANARY_STARTED)
+    second = world.until(Reason.BATCHING_CANARY_STARTED)
+    assert batcher_of(second).after.max_batch_size > batcher_of(first).after.max_batch_size
+    world.servers["rank-9"] = Server(age=60.0)
+    started = world.until(Reason.BATCHING_CHANGED)
+    assert batcher_of(started).pods == ("rank-9",)
+    assert world.servers["rank-9"].limits == batcher_of(first).after
+    assert batcher_of(world.tick()).reason is Reason.BATCHING_CANARY_RUNNING
+
+
 @pytest.mark.parametrize(
     ("trouble", "said"),
     [

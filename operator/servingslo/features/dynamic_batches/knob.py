@@ -182,7 +182,8 @@ def _act(tick: _Tick, memory: BatcherMemory) -> _Answer:
         # The pod is gone or cannot be read, so nothing is known about these limits.
         return tick.answer(memory, Reason.BATCHING_CANARY_FAILED), _give_up(memory)
     if batchers[pod].limits == memory.wanted:
-        return _compare_pods(tick, replace(memory, asked={}), pod)
+        others = {name: asked for name, asked in memory.asked.items() if name != pod}
+        return _compare_pods(tick, replace(memory, asked=others), pod)
     if memory.count(pod) < MOST_ASKED:
         memory = replace(memory, began=None)
         return _order(tick, memory, (pod,), tick.answer(memory), Reason.BATCHING_CANARY_STARTED)
@@ -257,6 +258,9 @@ def _compare_pods(tick: _Tick, memory: BatcherMemory, pod: str) -> _Answer:
     )
     memory = replace(memory, began=verdict.began)
     if verdict.stage is stages.Stage.FIRST_POD:
+        if behind := _behind(tick, memory, pod):
+            answer = replace(tick.answer(memory), after=memory.former)
+            return _order(tick, memory, behind, answer, Reason.BATCHING_CHANGED)
         return tick.answer(memory, verdict.reason, verdict.detail), memory
     if verdict.stage is stages.Stage.EVERYWHERE:
         return _everywhere(tick, replace(memory, first_pod=None))
@@ -264,6 +268,19 @@ def _compare_pods(tick: _Tick, memory: BatcherMemory, pod: str) -> _Answer:
     answer = tick.answer(back, detail=f"{pod}: {verdict.detail}")
     answer = replace(answer, before=wanted, puts_back=memory.former is None)
     return _order(tick, back, (pod,), answer, verdict.reason)
+
+
+def _behind(tick: _Tick, memory: BatcherMemory, first_pod: str) -> list[str]:
+    """Siblings of the first pod that began in its trial, and lack the limits from before it."""
+    return sorted(
+        pod
+        for pod, one in tick.batchers.items()
+        if memory.former not in {None, one.limits}
+        and pod != first_pod
+        and one.owner is not Owner.ANOTHER
+        and memory.count(pod) < MOST_ASKED
+        and tick.is_due(memory, pod)
+    )
 
 
 def _everywhere(tick: _Tick, memory: BatcherMemory) -> _Answer:
