@@ -46,7 +46,7 @@ class LabMissingError(ServingSLOError):
     def __init__(self, command: str) -> None:
         super().__init__(
             f"servingslo {command} is part of servingslo-lab, which is not installed; "
-            "install it from a checkout of ServingSLO: pip install ./lab"
+            "install it from a checkout of ServingSLO: pip install . ./lab"
         )
         self.command = command
 

@@ -11,6 +11,7 @@ from servingslo.policy.inputs import AdmissionMode, InForce, Limits, ReplicaTarg
 from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT
 from servingslo.policy.planner import plan
 from servingslo.policy.routes import LANES, ClassTargets
+from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
 CHAT = ClassTargets(name="chat", route="chat", policy="chat", objectives=TARGETS.objectives)
@@ -25,7 +26,8 @@ class ClassRun(Run):
 
     job_part: of all arrivals. refused_per_second: of the job, on top. refusal: why no lane may be
     written. passed_by: of the job, in flight in addition to its lane; None: what the engines have.
-    failed_per_second: answered with 5xx, by class.
+    failed_per_second: answered with 5xx, by class. lost_at: a reading that Prometheus does not
+    answer.
     """
 
     job_part: float = 0.5
@@ -34,6 +36,7 @@ class ClassRun(Run):
     failed_per_second: dict = field(default_factory=dict)
     failed: dict = field(default_factory=dict)
     silent_from: float = 1e9
+    lost_at: float | None = None
     refusal: SignalProblem | None = None
     standing: dict = field(default_factory=dict)
     totals: dict = field(default_factory=dict)
@@ -80,6 +83,9 @@ class ClassRun(Run):
             gateway=whole_sample(classes.values()),
             in_force={LANES: InForce(values=self.values(), refused=self.refusal)},
         )
+        if at == self.lost_at:
+            lost = SignalProblem(reason=Reason.PROMETHEUS_UNAVAILABLE, detail="no answer")
+            observation = replace(observation, pods=(), classes={}, gateway=None, problems=(lost,))
         decision, self.state = plan(observation, self.targets, self.limits, self.state, at)
         self.decisions.append(decision)
         self.observations.append(observation)

@@ -58,7 +58,8 @@ def test_a_bad_manifest_is_named_by_file_and_field(cli, plain, manifest, change,
         pytest.param("[" * 50_000, ("line 2", "one JSON object"), id="deep"),
         pytest.param('{"header": {}}', ("line 2: header.uid",), id="header"),
         pytest.param(
-            '{"outcome": {"uid": "x", "time_seconds": 1, "before": 1, "after": 2, "written": 1}}',
+            '{"outcome": {"uid": "x", "time_seconds": 1, "before": 1, "after": 2, '
+            '"written": true}}',
             ("line 2: uid", "'x'"),
             id="outcome of nobody",
         ),
@@ -70,6 +71,36 @@ def test_a_bad_line_is_named_by_file_and_number(cli, seen, manifest, line, words
     called = cli("plan", "-f", manifest, "--observations", "-", stdin=text)
     assert called.refuses("standard input", *words), called.err
     assert len(called.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        pytest.param({"desired_replicas": "3"}, ("'3'", "a number"), id="text for a count"),
+        pytest.param({"desired_replicas": True}, ("true", "a number"), id="truth for a count"),
+        pytest.param({"generation": "1" * 400}, ("'111", "a number"), id="more than a float"),
+        pytest.param({"time_seconds": "9"}, ("'9'", "a number"), id="text for a time"),
+        pytest.param({"rollout_in_progress": 1}, ("1", "true or false"), id="count for truth"),
+        pytest.param({"rollout_in_progress": "yes"}, ("'yes'", "true or false"), id="text for it"),
+        pytest.param(
+            {"pods": [{"name": "p", "engines": [{"engine": "0", "running": "3"}]}]},
+            ("pods[0].engines[0].running", "'3'", "a number"),
+            id="deep",
+        ),
+        pytest.param(
+            {"labels": {}, "in_force": {"batching": {"values": {"max_num_seqs": "64"}}}},
+            ("in_force.batching.values.max_num_seqs", "'64'", "a number"),
+            id="in a mapping",
+        ),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_and_not_converted(cli, manifest, stated, words):
+    """Pydantic would read the text "3" as a number, and true as 1."""
+    line = {"time_seconds": 1, "namespace": "a", "name": "b", **stated}
+    text = json.dumps(line) + "\n"
+    called = cli("plan", "-f", manifest, "--observations", "-", stdin=text)
+    assert called.refuses("standard input: line 1", *words), called.err
+    assert not called.out
 
 
 def _set(document, path, value):

@@ -225,7 +225,7 @@ def test_the_operator_alone_says_what_a_command_of_the_lab_needs(alone, typed):
     (line,) = done.stderr.splitlines()
     named = ("explain", "--sweep") if typed == SWEEP else typed
     assert f"servingslo {' '.join(named)}" in line
-    assert "pip install ./lab" in line
+    assert "pip install . ./lab" in line
     assert done.stdout == ""
 
 

@@ -49,6 +49,12 @@ def test_commands_in_the_pages_parse(command: str) -> None:
     found.make_context(name, rest, parent=context)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_lab_is_installed_with_the_operator_that_it_needs(page: Path) -> None:
+    """It requires the operator of its own version, which no index of packages has."""
+    assert "pip install ./lab" not in page.read_text(encoding="utf-8")
+
+
 def shown_outputs() -> Iterator[tuple[str, str, str, str]]:
     """(page, command line, standard input, what the page shows of its output)."""
     for page in PAGES:

@@ -320,6 +320,21 @@ def test_every_command_is_told() -> None:
     assert sorted(told) == sorted(f"servingslo {name}" for name in group.commands)
 
 
+def test_every_command_that_asks_prometheus_is_told() -> None:
+    """Where its credentials are, and no other."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    context = group.make_context("servingslo", ["run"], resilient_parsing=True)
+    (text,) = re.findall(r"^(.*) take these flags", read("how-to/prometheus.md"), re.MULTILINE)
+    asking = {
+        name
+        for name in group.commands
+        for one in group.resolve_command(context, [name])[1].params
+        if "--prometheus-bearer-token-file" in one.opts
+    }
+    assert {one.split()[0] for one in CODE.findall(text)} == asking
+
+
 def test_every_order_of_top_is_told() -> None:
     """But for the default one, names."""
     (text,) = re.findall(r"`--sort slo` [^.]*\.", read("how-to/watch.md"))

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from servingslo.estimation.estimator import EstimatorState
-from servingslo.estimation.forecast.demand import Forecast, ForecastState, forecast, observe
+from servingslo.estimation.forecast.demand import (
+    LONGEST_SILENCE_SECONDS,
+    Forecast,
+    ForecastState,
+    forecast,
+    observe,
+)
 from servingslo.estimation.forecast.rate_filters import RateWindow
 from servingslo.estimation.stored_estimator import learned, restore
 from servingslo_lab.sim.traces.trace import read_trace
@@ -196,6 +202,16 @@ def test_a_sure_rise_goes_on_for_the_lead(scrape_seconds: int) -> None:
     assert not any(over)
 
 
+def test_a_sure_rise_is_carried_over_the_age_of_the_last_window_once() -> None:
+    """A minute without a new scrape: what is expected now has that minute in it."""
+    state = ForecastState()
+    for now in range(15, 721, 15):
+        rate = 10.0 + 0.5 * max(now - 600, 0)
+        state = observe(state, RateWindow(rate_per_second=rate, seconds=15.0), float(now))
+    due = 10.0 + 0.5 * (180.0 + LEAD_SECONDS)
+    assert 0.8 * due < forecast(state, 780.0).risen_per_second(LEAD_SECONDS) < due
+
+
 def test_noise_is_no_rise() -> None:
     """At a constant rate nothing is carried on, but one window in a thousand."""
     found = _forecasts(_poisson(np.full(240, 20.0)))
@@ -252,6 +268,18 @@ def test_uncertainty_grows_with_the_lead_and_with_age() -> None:
     far = fresh.quantile_per_second(600.0, 0.95)
     assert near < far
     assert aged.quantile_per_second(30.0, 0.95) > near
+
+
+def test_nothing_is_known_of_demand_after_a_long_pause() -> None:
+    """A ramp before an hour without metrics is no reason to order; the next window begins anew."""
+    state = ForecastState()
+    for now in range(15, 616, 15):
+        rate = 5.0 + 0.02 * now
+        state = observe(state, RateWindow(rate_per_second=rate, seconds=15.0), float(now))
+    assert forecast(state, 615.0 + LONGEST_SILENCE_SECONDS).known
+    assert not forecast(state, 616.0 + LONGEST_SILENCE_SECONDS).known
+    again = observe(state, RateWindow(rate_per_second=6.0, seconds=15.0), 4_215.0)
+    assert forecast(again, 4_215.0).quantile_per_second(LEAD_SECONDS, 0.9) < 9.0
 
 
 def test_a_slope_carries_on_where_it_did_before_and_not_where_demand_swings():

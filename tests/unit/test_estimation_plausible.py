@@ -1,7 +1,13 @@
 """What an engine can have done in a window, where no law of it is known yet."""
 
+import math
+
 import pytest
 
+from servingslo.estimation.estimate import FleetSample
+from servingslo.estimation.estimator import EstimatorState, update
+from servingslo.estimation.sample import EngineSample, HistogramSample, PodSample
+from servingslo.estimation.windows.counters import DOUBTED_WINDOWS
 from servingslo.estimation.windows.plausible import impossible
 
 SECONDS = 15.0
@@ -30,3 +36,45 @@ def test_sequences_decode_in_slots(
     )
     assert (said == "") is can_be
     assert can_be or "between tokens" in said
+
+
+def _pod(name: str, *, started: float, finished: float) -> PodSample:
+    times = HistogramSample(
+        upper_bounds=(1.0, math.inf),
+        cumulative_counts=(started, started),
+        sum=0.1 * started,
+        count=started,
+    )
+    engine = EngineSample(
+        engine="0",
+        gauges_age_seconds=1.0,
+        counters_age_seconds=1.0,
+        histograms_age_seconds=1.0,
+        running=2.0,
+        waiting=0.0,
+        generation_tokens_total=100.0 * started,
+        prompt_tokens_total=500.0 * started,
+        finished_total={"stop": finished},
+        ttft_seconds=times,
+    )
+    return PodSample(name=name, ready=True, ready_for_seconds=3_600.0, engines=(engine,))
+
+
+@pytest.mark.parametrize("begins", [0, 20])
+def test_demand_is_followed_beside_a_pod_whose_counters_stay_impossible(begins: int) -> None:
+    """Far more requests end there than begin; each other pod gets 4/s and then 8/s."""
+    state, count = EstimatorState(), 0.0
+    for tick in range(60):
+        count += (4.0 if tick < 30 else 8.0) * SECONDS
+        many = 100_000.0 * max(tick - begins, 0)
+        pods = (
+            *(_pod(name, started=count, finished=count) for name in ("a", "b", "c")),
+            _pod("odd", started=count, finished=count + many),
+        )
+        state, found = update(state, FleetSample(time_seconds=SECONDS * tick, pods=pods))
+    assert [doubt.pod for doubt in found.doubts] == ["odd"]
+    assert found.doubts[0].windows > DOUBTED_WINDOWS
+    assert found.arrival_rate_per_second is not None
+    assert found.forecast.known
+    expected = found.forecast.mean_per_second(0.0)
+    assert expected == pytest.approx(found.arrival_rate_per_second, rel=0.1)

@@ -3,11 +3,15 @@
 import pytest
 
 from servingslo.adapters.clock import SystemClock
+from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps
 from servingslo.adapters.kubernetes.pods.queued import (
+    KUEUE_GATE,
     REFUSED_SECONDS,
     KueueMessages,
     queue_group,
 )
+from servingslo.adapters.kubernetes.pods.records import pod_record
+from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.errors import ClusterUnavailableError, NotFoundError, PermissionDeniedError
 
 WORDS = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu"
@@ -94,3 +98,32 @@ async def test_an_answer_that_fails_once_is_asked_for_again() -> None:
     assert await messages.message("team", "u-1", "") == ""
     server.refuses = None
     assert await messages.message("team", "u-1", "") == WORDS
+
+
+def _pod(name, minute, **metadata):
+    """A pod that Kueue's gate holds since this minute."""
+    own = {"namespace": "team", "name": name, "uid": name, **metadata}
+    gates = {"containers": [], "schedulingGates": [{"name": KUEUE_GATE}]}
+    created = f"2026-01-01T00:{minute:02}:00Z"
+    return pod_record({"metadata": {**own, "creationTimestamp": created}, "spec": gates}, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        pytest.param(("a", "b", "c"), "b", id="oldest"),
+        pytest.param(("a", "c"), "c", id="oldest-that-is-told"),
+        pytest.param(("d",), None, id="after-three-none-is-asked"),
+        pytest.param(("gone",), None, id="not-one-that-is-deleted"),
+    ],
+)
+async def test_the_message_of_the_oldest_pod_is_told(told, named) -> None:
+    """Kueue decides in order: what the first one waits for, the others wait for too."""
+    no_quota = ("QuotaReserved", "False", WORDS)
+    server = _Server([_workload(name, no_quota) for name in told])
+    workloads = KubernetesWorkloads(server, server, None, NoConfigMaps())
+    gone = _pod("gone", 0, deletionTimestamp="2026-01-01T00:00:30Z")
+    pods = [_pod("d", 9), _pod("a", 7), _pod("b", 2), _pod("c", 5), gone]
+    found = await workloads._queued("team", pods)
+    assert list(found) == ([] if named is None else [named])
+    assert all(one.queued_by.endswith(WORDS) for one in found.values())

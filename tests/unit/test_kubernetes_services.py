@@ -35,6 +35,19 @@ async def test_a_pod_that_was_evicted_is_none_of_another_workload(phase: str) ->
     await GatewayServices(server).check("a", "chat", ["chat"])  # type: ignore[arg-type]
 
 
+async def test_a_target_at_zero_has_a_service_of_its_own() -> None:
+    """No pod is left to select; a bound on pods of others is refused all the same."""
+    await GatewayServices(_Server()).check("a", "chat", [])  # type: ignore[arg-type]
+    with pytest.raises(LimitNotEnforceableError, match="such as stranger"):
+        await GatewayServices(_Server(stranger="Running")).check("a", "chat", [])  # type: ignore[arg-type]
+
+
+async def test_a_service_of_other_pods_alone_is_told() -> None:
+    """Its selector does not fit the labels of this workload."""
+    with pytest.raises(LimitNotEnforceableError, match="selects none of this workload's pods"):
+        await GatewayServices(_Server()).check("a", "chat", ["chat"])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("phase", ["Running", "Pending"])
 async def test_a_pod_of_another_workload_is_told(phase: str) -> None:
     """A bound would be on its requests too."""

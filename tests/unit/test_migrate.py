@@ -313,9 +313,12 @@ def test_under_a_formula_the_threshold_of_a_trigger_is_no_objective(cli: CLI) ->
 
 
 def test_the_user_s_objectives_win_over_those_of_triggers(cli: CLI) -> None:
-    """And one metric and percentile is there once."""
-    source = changed(SCALED_OBJECT, triggers=[prometheus(TTFT, "0.5"), prometheus(TTFT, "1")])
-    assert len(spec_of(cli, source)["objectives"]) == 1
+    """One metric and percentile is there once, with the threshold that decides in KEDA."""
+    triggers = [prometheus(TTFT, "1"), prometheus(TTFT, "0.5"), prometheus(TTFT, "2")]
+    source = changed(SCALED_OBJECT, triggers=triggers)
+    strictest = {"metric": "ttft", "percentile": 95, "threshold": "500ms"}
+    assert spec_of(cli, source)["objectives"] == [strictest]
+    assert "not understood" not in comments(cli, source)
     made = spec_of(cli, source, "--objective", "ttft:p99:1500ms")
     assert made["objectives"] == [{"metric": "ttft", "percentile": 99, "threshold": "1500ms"}]
     assert "spec.triggers[0].metricType AverageValue: divides the latency" in comments(cli, source)
@@ -368,6 +371,21 @@ kind: ScaledObject
     path.write_text(done.out, encoding="utf-8")
     read_spec(path)
     assert cli("migrate", path).out == done.out
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"),
+    [
+        ("servingslo.dev/v1", "servingslo.dev/v1"),
+        ("&version servingslo.dev/v1alpha1", "servingslo.dev/v1alpha1"),
+        (">-\n  servingslo.dev/v1alpha1", "servingslo.dev/v1alpha1"),
+    ],
+)
+def test_a_version_that_cannot_be_replaced_is_refused(cli: CLI, stated: str, read: str) -> None:
+    """An unknown one, or one in a form that the text does not show; nothing is printed."""
+    done = cli("migrate", "-", stdin=f"apiVersion: {stated}\nkind: ServingSLO\n")
+    assert done.refuses(f"standard input: apiVersion: '{read}'", "v1beta1, v1alpha1"), done.err
+    assert not done.out
 
 
 def test_a_field_that_is_gone_is_named_beside_the_new_version(cli: CLI, tmp_path) -> None:

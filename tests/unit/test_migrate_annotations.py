@@ -29,6 +29,17 @@ NO_STEP_DOWN = {"scaleDown": {"selectPolicy": "Disabled"}}
             id="a misspelled name in a part",
         ),
         pytest.param(
+            changed(
+                POD_AUTOSCALER,
+                schedules=[
+                    {"name": "a", "startTime": "08:00", "endTime": "18:00", "minReplicas": 2},
+                    {"name": "b", "startTime": "19:00", "endTime": "20:00", "days": ["Mon"]},
+                ],
+            ),
+            ("spec.schedules[1].days ['Mon']: not read",),
+            id="a misspelled name in an item of a list",
+        ),
+        pytest.param(
             changed(POD_AUTOSCALER, subTargetSelector={"roleName": "decode"}),
             ("spec.subTargetSelector {'roleName': 'decode'}: one role alone is not scaled",),
             id="a role of AIBrix's StormService",

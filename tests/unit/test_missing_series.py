@@ -272,6 +272,22 @@ def test_the_flag_is_found_wherever_a_container_has_it(command, args, config, na
     assert ("--disable-log-stats" in read_launch(engine, started, None).metrics_off) is named
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        pytest.param(["sglang", "serve", "--model-path", "$(MODEL)"], True, id="model"),
+        pytest.param(["sglang", "serve", "--config", "/etc/sglang.yaml"], False, id="file"),
+        pytest.param(["sglang", "serve", "$(EXTRA_ARGS)"], False, id="variable"),
+        pytest.param(["sh", "-c", "sglang serve m $EXTRA_ARGS"], False, id="script"),
+    ],
+)
+def test_a_flag_that_may_be_given_is_not_said_to_be_missing(args, told) -> None:
+    """In a file or a variable that is not read."""
+    engine = ContainerRecord(name="sglang", image=None, command=(), args=())
+    read = read_launch(engine, StartedWith(command=(), args=tuple(args), config=()), None)
+    assert ("--enable-metrics" in read.metrics_off) is told
+
+
 @pytest.mark.parametrize("pods", [1, 3])
 def test_pods_without_metrics_say_which_flag_turned_them_off(pods) -> None:
     """Their pages hold what the process and its HTTP server export."""

@@ -148,3 +148,11 @@ def test_late_answers_hide_no_full_engines():
     late = saturation_need(_estimate(observed=_observed(9.0)), TARGETS, (POD, POD))
     assert (both.signal, late.signal) == ("objective", "objective")
     assert (both.full, late.full) == (True, False)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 59.0])
+def test_a_pod_that_is_just_ready_has_not_taken_its_share(seconds):
+    """Also one of zero seconds: it became ready after the reading of its metrics."""
+    pods = (POD, POD, replace(POD, ready_for_seconds=seconds))
+    need = saturation_need(_estimate(observed=_observed(9.0)), TARGETS, pods)
+    assert (need.replicas, need.ratio, need.signal) == (3, 0.0, "settling")

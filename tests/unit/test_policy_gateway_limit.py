@@ -1,5 +1,7 @@
 """The gateway's bound in the planner: what it follows, when it is opened, and what proves it."""
 
+import json
+import math
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -28,7 +30,18 @@ from servingslo.policy.inputs import (
     SignalProblem,
 )
 from servingslo.policy.knobs.decisions import GATEWAY_LIMITS
-from servingslo.policy.knobs.in_flight.gateway import FORMER, LIMIT, RAISED_ABOVE
+from servingslo.policy.knobs.in_flight.gateway import (
+    FORMER,
+    HEADROOM,
+    LIMIT,
+    RAISED_ABOVE,
+    LimitMemory,
+    LimitWrite,
+    confirmed,
+    judge_load,
+    limit_to_write,
+    track_bound,
+)
 from servingslo.policy.knobs.in_flight.knob import InFlightKnob
 from servingslo.policy.planner import plan
 from servingslo.policy.rules.needs import (
@@ -36,6 +49,7 @@ from servingslo.policy.rules.needs import (
     UTILIZATION_CEILING,
     utilization_ceiling_ratio,
 )
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
 BOUNDED = replace(
@@ -119,6 +133,40 @@ def test_the_bound_follows_the_replicas_that_serve():
             assert RAISED_ABOVE * decision.gateway_limit.after > needed
 
 
+def written_over(limit, needed, *, seconds=900.0):
+    """The bounds written from this one on, and the memory; more is in flight than it allows."""
+    first = LimitWrite(limit=limit, serving=1, at_seconds=0.0)
+    memory, written, now = LimitMemory(written=first), [], 0.0
+    while now < seconds:
+        standing = InForce(values={LIMIT: limit, FORMER: None})
+        memory = confirmed(memory, standing)
+        memory = track_bound(standing, memory, needed=needed, now_seconds=now)
+        wanted, _ = limit_to_write(standing, memory, needed=needed, serving=1, now_seconds=now)
+        memory = judge_load(standing, memory, near=True, over=True, refusing=False, now_seconds=now)
+        if wanted is not None:
+            limit = wanted
+            written.append(wanted)
+            memory = replace(memory, pending=LimitWrite(limit=wanted, serving=1, at_seconds=now))
+        now += 15.0
+    return written, memory
+
+
+@pytest.mark.parametrize("needed", range(1, 9))
+def test_a_small_bound_is_written_once_and_judged(needed):
+    """Its headroom, rounded up, is more than 15 %; a bound that is written is not judged yet."""
+    written, memory = written_over(math.ceil(HEADROOM * needed), needed)
+    assert written == []
+    assert memory.held is False
+
+
+@pytest.mark.parametrize("limit", [3, 4, 5, 20])
+def test_a_small_bound_falls_to_what_is_needed(limit):
+    """A quarter of three, rounded down, is nothing: it falls by one."""
+    written, _ = written_over(limit, 1)
+    assert written[-1] == 2
+    assert [*written] == sorted(set(written), reverse=True)
+
+
 def test_lost_metrics_open_the_bound():
     """What stood before the operator's is put back, and the condition says why."""
     story = bounded()
@@ -131,6 +179,17 @@ def test_lost_metrics_open_the_bound():
     story.until(600.0)
     assert story.standing.values == {LIMIT: 500}
     assert story.decisions[-1].gateway_limit.reason is Reason.LIMIT_OPENED
+
+
+def test_a_restart_leaves_the_bound():
+    """A crowd is not let in because the operator was replaced, and knows no capacity at first."""
+    story = bounded()
+    story.until(300.0)
+    stored = json.loads(json.dumps(learned(story.state, story.world.now)))
+    story.state = restore(stored, story.world.now)
+    bound, decision = story.bound, story.tick()
+    assert decision.admission.reason is Reason.ADMISSION_UNKNOWN
+    assert story.bound == bound
 
 
 def test_one_lost_reading_leaves_the_bound():

@@ -13,6 +13,7 @@ from servingslo.models.objectives import LatencyMetric
 from servingslo.policy.inputs import (
     FallbackBehavior,
     FallbackTargets,
+    ReplicaTargets,
     SignalProblem,
 )
 from servingslo.policy.replicas.demand import SCRAPE_SECONDS
@@ -163,6 +164,15 @@ def test_silence_brings_an_idle_fleet_to_its_minimum():
     assert end.replicas_after == 1
     assert end.reason is Reason.IDLE
     assert end.demand.arrival_rate_per_second == 0.0
+
+
+@pytest.mark.parametrize(("minimum", "failures", "count"), [(2, 1, 2), (3, 1, 3), (1, 2, 3)])
+def test_an_idle_fleet_without_a_law_orders_no_spare_beyond_its_minimum(minimum, failures, count):
+    """The spare replicas are within it, as with a law: one that is needed, and they."""
+    bounds = ReplicaTargets(minimum=minimum, maximum=12, tolerated_failures=failures)
+    world = World(rate=steady(0.0), replicas=minimum)
+    story = run(world, replace(TARGETS, replicas=bounds)).until(60)
+    assert story.at(60.0).replicas_after == count
 
 
 def _sizing(decision):

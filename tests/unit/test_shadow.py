@@ -130,6 +130,15 @@ def test_a_bad_threshold_is_refused(threshold: str) -> None:
         rule(source)
 
 
+def test_a_formula_over_triggers_is_refused() -> None:
+    """KEDA compares its value with its own target; a trigger's threshold decides nothing."""
+    triggers = [prometheus(f"sum({WAITING})", "5", name="waiting")]
+    modifiers = {"formula": "waiting / 10", "target": "1"}
+    source = changed(SCALED_OBJECT, triggers=triggers, advanced={"scalingModifiers": modifiers})
+    with pytest.raises(InvalidInputError, match=r"scalingModifiers\.formula: 'waiting / 10'"):
+        rule(source)
+
+
 def shadowed(name: str, found: Rule) -> Shadow:
     """The rule on a stored recording."""
     return summary(played(replay(lines(name)), found), gpus_per_replica=2)

@@ -96,6 +96,11 @@ def test_plain_form_with_classes_is_kept_by_write_and_read(tmp_path):
             ":2: TIMESTAMP",
             id="fraction",
         ),
+        pytest.param(
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03+99:99,2,3\n",
+            ":2: TIMESTAMP",
+            id="offset",
+        ),
         pytest.param(f"{PLAIN}0,{'9' * 30},3\n", ":2: prompt_tokens.*at most", id="many-digits"),
         pytest.param(f"{PLAIN}{'7' * 200_000}\n", ":2: .*CSV", id="endless-field"),
         pytest.param(f"{PLAIN}0,1,2\n0,5,1,2\n", ":3: '4 values'.*3, as", id="decimal-comma"),

@@ -71,7 +71,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --prometheus-namespace-label={{ .Values.prometheus.labels.namespace }}
 - --prometheus-pod-label={{ .Values.prometheus.labels.pod }}
 {{- with .Values.prometheus.tenant }}
-- --prometheus-tenant={{ . }}
+- {{ printf "--prometheus-tenant=%s" . | quote }}
 {{- end }}
 {{- with .Values.prometheus.matchers }}
 - {{ printf "--prometheus-matchers=%s" . | quote }}
@@ -83,7 +83,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --prometheus-bearer-token-file=/var/run/prometheus/token/token
 {{- end }}
 {{- with .Values.prometheus.bearerTokenFile }}
-- --prometheus-bearer-token-file={{ . }}
+- {{ printf "--prometheus-bearer-token-file=%s" . | quote }}
 {{- end }}
 {{- if .Values.prometheus.basicAuthSecret }}
 - --prometheus-username-file=/var/run/prometheus/basic/username
@@ -96,7 +96,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - --prometheus-ca-file=/var/run/prometheus/ca/ca.crt
 {{- end }}
 {{- with .Values.prometheus.caFile }}
-- --prometheus-ca-file={{ . }}
+- {{ printf "--prometheus-ca-file=%s" . | quote }}
 {{- end }}
 - --gateway-profile={{ .Values.gateway.profile }}
 {{- with .Values.gateway.labels.workload }}
@@ -123,10 +123,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- include "servingslo.features.args" . }}
 {{- with .Values.limits.maxReplicas }}
-- --max-replicas={{ . }}
+- --max-replicas={{ int64 . }}
 {{- end }}
 {{- with .Values.limits.maxStep }}
-- --max-step={{ . }}
+- --max-step={{ int64 . }}
 {{- end }}
 - --max-priority={{ int .Values.limits.maxPriority }}
 {{- range .Values.watchNamespaces }}

@@ -93,8 +93,10 @@ def migrate(
         text = _text(source)
         documents = _documents(source, text)
         if ours := [one for one in objects_of(documents) if _is_ours(one)]:
-            typer.echo(_FORMER.sub(rf"\g<1>{API_VERSION}", text), nl=False)
+            present = _FORMER.sub(rf"\g<1>{API_VERSION}", text)
             with blamed_on(_named(source)):
+                _check_versions(_documents(source, present))
+                typer.echo(present, nl=False)
                 _check_specs(ours)
             return
     with blamed_on(_named(source)):
@@ -118,6 +120,14 @@ async def _object(access: Access, kind: str, namespace: str, name: str) -> Any:
 
 def _is_ours(document: dict[str, Any]) -> bool:
     return str(document.get("apiVersion")).startswith(f"{GROUP}/")
+
+
+def _check_versions(documents: list[Any]) -> None:
+    """Raises: InvalidInputError for an unknown version, or one whose text was not found."""
+    for document in filter(_is_ours, objects_of(documents)):
+        if (version := document["apiVersion"]) != API_VERSION:
+            allowed = f"one of {', '.join(VERSIONS)} of {GROUP}, written as {API_VERSION}"
+            raise InvalidInputError("apiVersion", version, allowed)
 
 
 def _check_specs(documents: list[dict[str, Any]]) -> None:

@@ -65,7 +65,12 @@ from servingslo.estimation.requests.routing import RoutingState, learn_routing, 
 from servingslo.estimation.requests.served_models import ServedModelsState
 from servingslo.estimation.sample import EngineSample
 from servingslo.estimation.windows import balance
-from servingslo.estimation.windows.counters import EngineMemory, EngineStep, Window
+from servingslo.estimation.windows.counters import (
+    DOUBTED_WINDOWS,
+    EngineMemory,
+    EngineStep,
+    Window,
+)
 from servingslo.estimation.windows.families import count_no_token, generate_no_token
 from servingslo.estimation.windows.freshness import (
     Freshness,
@@ -202,8 +207,10 @@ def _learn(
     flow, measured = arrivals.measure(before, moving, fresh, counted, fallback)
     demand, past = state.forecast, state.past
     window = _rate_window(measured, flow.dispersion)
-    # What spoils one page often spoils others of the same scrape, though they pass for true.
-    if window is not None and not any(step.doubt for step in steps):
+    # What spoils one page often spoils others of the same scrape, though they pass for true. A pod
+    # whose pages stay impossible is alone in it, and demand is that of the others.
+    spoilt = any(step.doubt and step.memory.doubted <= DOUBTED_WINDOWS for step in steps)
+    if window is not None and not spoilt:
         demand = forecast.observe(demand, window, now)
         past = past_arrivals.observe(past, window.rate_per_second, window.seconds, now)
     histograms = pool(steps)

@@ -87,6 +87,20 @@ def test_a_finished_canary_leaves_the_limits_and_nothing_else() -> None:
     assert engine["args"] == ["--model=m", "--max-num-seqs", "32", "--max-num-batched-tokens=1024"]
 
 
+@pytest.mark.parametrize("verdict", ["worse", "no-worse"])
+def test_a_partition_ends_where_the_api_server_adds_fields_to_it(verdict) -> None:
+    """Kubernetes 1.37 gives each rollingUpdate of a StatefulSet a maxUnavailable."""
+    rolling = {"partition": 0, "maxUnavailable": 1}
+    before = {"type": "RollingUpdate", "rollingUpdate": rolling}
+    server, canaries, read = world({**STATEFUL_SET, "updateStrategy": before}, "StatefulSet")
+    asyncio.run(canaries.start(read(), *ORDER))
+    server.spec["updateStrategy"]["rollingUpdate"].setdefault("maxUnavailable", 1)
+    assert server.spec["updateStrategy"]["rollingUpdate"]["partition"] == 3
+    worse = verdict == "worse"
+    asyncio.run(canaries.take_back(read(), "") if worse else canaries.complete(read()))
+    assert server.spec["updateStrategy"] == before
+
+
 @pytest.mark.parametrize(
     "edit",
     [

@@ -6,6 +6,7 @@ import pytest
 from tests.unit.classed_world import THREE, WITH, story
 
 from servingslo.adapters.gauges import metric_samples
+from servingslo.estimation.gateway.classes import Sheddable
 from servingslo.estimation.requests.arrivals import ArrivalState, count_classes
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.explain.changes import change_line
@@ -30,10 +31,11 @@ def lanes(decision):
     return LANES_DECIDED.of(decision.knobs)
 
 
-def test_a_silent_gateway_keeps_the_last_known_part():
+@pytest.mark.parametrize("lost_at", [None, 600.0], ids=["read", "lost-once"])
+def test_a_silent_gateway_keeps_the_last_known_part(lost_at):
     """The job does not order replicas because its counters are missing for a while."""
-    told = story(silent_from=600.0)
-    told.until(600.0)
+    told = story(silent_from=600.0, lost_at=lost_at)
+    told.until(660.0)
     assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(4.0, rel=0.4)
 
 
@@ -53,6 +55,14 @@ def test_the_first_requests_of_a_job_wait_as_its_own():
     assert flows["job"].requests_per_second == pytest.approx(6.0)
     assert state.sheddable is not None
     assert state.sheddable.offered_ratio == 1.0
+
+
+def test_the_last_known_part_goes_with_the_last_sheddable_class():
+    """Without a class that orders no replicas, all requests are demand again."""
+    known = Sheddable(offered_ratio=0.5, admitted_per_second=4.0, rejected_per_second=0.0)
+    state = ArrivalState(sheddable=known)
+    assert count_classes(state, {}, frozenset({"job"}), 0.0, 60.0)[0].sheddable is known
+    assert count_classes(state, {}, frozenset(), 0.0, 60.0)[0].sheddable is None
 
 
 def test_lanes_are_restored_when_they_may_not_be_written_any_more():

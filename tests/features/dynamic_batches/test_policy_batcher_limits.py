@@ -81,7 +81,8 @@ class World:
     """Servers under one rate each, ticks, and what the operator does to them.
 
     obeys: servers take limits. slowed, failing: of servers with batches above harmed_above, their
-    latency over the law's and the share of requests that fail.
+    latency over the law's and the share of requests that fail. ageing: the growth of a batch's time
+    from tick to tick.
     """
 
     rate: float = 6.0
@@ -89,6 +90,8 @@ class World:
     slowed: float = 1.0
     failing: float = 0.0
     harmed_above: int = FILE.max_batch_size
+    ageing: float = 0.0
+    aged: float = 1.0
     targets: Targets = TARGETS
     limits: Limits = ALLOWED
     now: float = 1000.0
@@ -101,6 +104,7 @@ class World:
     def tick(self) -> Decision:
         """Serve for a tick, then decide, then carry it out."""
         self.now += TICK_SECONDS
+        self.aged *= 1.0 + self.ageing
         for one in self.servers.values():
             self._serve(one)
         decision, self.state = plan(
@@ -139,7 +143,7 @@ class World:
         one.age += TICK_SECONDS
         for size in range(1, one.limits.max_batch_size + 1):
             count, took = one.counted.get(size, (0, 0))
-            took += round(4 * LAW.step_seconds(size) * 1e6)
+            took += round(4 * self.aged * LAW.step_seconds(size) * 1e6)
             one.counted[size] = count + 4, took
 
     def _observed(self) -> Observation:
@@ -209,6 +213,25 @@ def test_limits_reach_one_pod_then_all_and_go_no_further_than_the_law_is_known()
     again = world.until(Reason.BATCHING_CANARY_STARTED)
     assert again.time_seconds - started.time_seconds >= 600.0
     assert batcher_of(again).after.max_batch_size == 8
+
+
+def test_a_search_ends_though_the_law_is_renewed_meanwhile():
+    """Of a server whose batches take longer from tick to tick."""
+    assert World(ageing=0.01).until(Reason.BATCHING_CANARY_STARTED)
+
+
+def test_a_pod_that_starts_in_a_trial_gets_the_limits_from_before_it():
+    """Not the file's, with which it would serve until the trial ends."""
+    world = World()
+    world.until(Reason.BATCHING_IN_SYNC)
+    first = world.until(Reason.BATCHING_CANARY_STARTED)
+    second = world.until(Reason.BATCHING_CANARY_STARTED)
+    assert batcher_of(second).after.max_batch_size > batcher_of(first).after.max_batch_size
+    world.servers["rank-9"] = Server(age=60.0)
+    started = world.until(Reason.BATCHING_CHANGED)
+    assert batcher_of(started).pods == ("rank-9",)
+    assert world.servers["rank-9"].limits == batcher_of(first).after
+    assert batcher_of(world.tick()).reason is Reason.BATCHING_CANARY_RUNNING
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class _Draft:
     """A migration in the making."""
 
     spec: dict[str, Any] = field(default_factory=dict)
-    objectives: list[Objective] = field(default_factory=list)
+    objectives: dict[str, Objective] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     taken: list[Note] = field(default_factory=list)
     left: list[Note] = field(default_factory=list)
@@ -119,7 +119,7 @@ def migrated(
         draft.leave(path, value, "not read: no field that is known here")
     _annotations(draft, metadata)
     _from_wva(draft, metadata)
-    chosen = [*objectives] or draft.objectives
+    chosen = [*objectives] or [*draft.objectives.values()]
     draft.spec["objectives"] = [written(one) for one in chosen or (EXAMPLE_OBJECTIVE,)]
     parse_spec(draft.spec)
     return Migration(
@@ -257,7 +257,7 @@ def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec) -> None:
         draft.leave("spec.pollingInterval", spec.polling_interval, about)
     _advanced(draft, spec)
     for index, trigger in enumerate(spec.triggers):
-        _trigger(draft, trigger, f"spec.triggers[{index}]", alone=not spec.has_formula)
+        _trigger(draft, trigger, f"spec.triggers[{index}]", alone=not spec.formula)
 
 
 def _idle(draft: _Draft, replicas: dict[str, Any], seconds: int) -> None:
@@ -323,7 +323,7 @@ def _advanced(draft: _Draft, spec: ScaledObjectSpec) -> None:
     if spec.advanced is None:
         return
     modifiers = spec.advanced.scaling_modifiers
-    if modifiers is not None and spec.has_formula:
+    if modifiers is not None and spec.formula:
         value = f"{modifiers.formula}, target {modifiers.target}"
         draft.leave("spec.advanced.scalingModifiers.formula", value, _THRESHOLD)
     if spec.advanced.restore_to_original_replica_count:
@@ -338,9 +338,11 @@ def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None
         return
     query, threshold = trigger.metadata.get("query", ""), trigger.metadata.get("threshold", "")
     objective = objective_of(query, threshold) if alone else None
-    if objective is not None and objective.key not in {one.key for one in draft.objectives}:
-        draft.objectives.append(objective)
-        about = f"objectives: {objective.key}, unless others are stated"
+    if objective is not None:
+        # KEDA takes the greatest count of its triggers: the shortest threshold decides.
+        others = draft.objectives.get(objective.key, objective)
+        draft.objectives[objective.key] = min(objective, others, key=lambda o: o.threshold_seconds)
+        about = f"objectives: {objective.key}, its shortest threshold, unless others are stated"
         draft.take(path, f"{trigger.type} {query}, threshold {threshold}", about)
         if trigger.metric_type != "Value":
             about = "divides the latency by the replicas; the objective is the threshold as written"

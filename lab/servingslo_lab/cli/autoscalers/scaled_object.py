@@ -109,10 +109,10 @@ class ScaledObjectSpec(ReadModel):
         return DEFAULT_COOLDOWN_SECONDS if self.cooldown_period is None else self.cooldown_period
 
     @property
-    def has_formula(self) -> bool:
-        """Whether a formula over the triggers takes the place of each."""
+    def formula(self) -> str:
+        """What takes the place of the triggers' thresholds; '' if nothing does."""
         modifiers = None if self.advanced is None else self.advanced.scaling_modifiers
-        return modifiers is not None and bool(modifiers.formula)
+        return "" if modifiers is None else modifiers.formula or ""
 
     @property
     def behavior(self) -> Behavior | None:

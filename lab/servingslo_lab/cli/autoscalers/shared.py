@@ -86,13 +86,15 @@ def stated(model: BaseModel) -> dict[str, Any]:
 
 
 def unread(model: BaseModel, path: str) -> Iterator[tuple[str, object]]:
-    """Path and value of each field that is stated and not read; lists are reported by item."""
+    """Path and value of each field that is stated and not read, also in the items of lists."""
     for name, value in (model.model_extra or {}).items():
         yield f"{path}.{name}", value
     for name, field in type(model).model_fields.items():
         part = getattr(model, name)
-        if isinstance(part, BaseModel):
-            yield from unread(part, f"{path}.{field.alias}")
+        items = [(f"[{at}]", one) for at, one in enumerate(part)] if isinstance(part, tuple) else []
+        for place, one in items or [("", part)]:
+            if isinstance(one, BaseModel):
+                yield from unread(one, f"{path}.{field.alias}{place}")
 
 
 class BoundedSpec(ReadModel):

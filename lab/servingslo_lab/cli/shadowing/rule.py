@@ -27,6 +27,7 @@ _GAUGES: dict[str, Gauge] = {
     "waiting": view.waiting,
     "kv_usage_ratio": view.kv_usage,
 }
+_FORMULA = "spec.advanced.scalingModifiers.formula"
 _GOOGLE = "prometheus.googleapis.com|"
 _TERM = re.compile(r"(sum|avg|max)\s*\(\s*([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{[^}]*\})?\s*\)")
 _A_GAUGE = "gauge of running or waiting requests or of KV use, alone or as a sum of such"
@@ -86,7 +87,7 @@ class Rule:
 def rule_of(source: Autoscaler) -> Rule:
     """The rule in an HPA or a ScaledObject.
 
-    Raises: InvalidInputError if a recording has none of its metrics.
+    Raises: InvalidInputError if a recording has none of its metrics, or a formula is over them.
     """
     name = f"{source.kind} {source.metadata.name}"
     if isinstance(source, PodAutoscaler):
@@ -97,6 +98,9 @@ def rule_of(source: Autoscaler) -> Rule:
         least, most, behavior = hpa.least, hpa.max_replicas, hpa.behavior
     else:
         spec = source.spec
+        if spec.formula:
+            allowed = "none: with one KEDA ignores the thresholds of triggers, and it is not played"
+            raise InvalidInputError(f"{name}: {_FORMULA}", spec.formula, allowed)
         found = [_of_trigger(one, f"spec.triggers[{i}]") for i, one in enumerate(spec.triggers)]
         least, most, behavior = spec.least, spec.most, spec.behavior
     signals = tuple(one for one in found if isinstance(one, Signal))

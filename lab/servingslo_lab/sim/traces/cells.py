@@ -17,7 +17,7 @@ _SMALLER_UNITS = (("milliseconds", 1e14), ("microseconds", 1e17), ("nanoseconds"
 # A day and a time, its fraction, and the offset of its time zone from UTC if there is one.
 _TIME = re.compile(
     r"(?P<whole>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?)(\.(?P<fraction>\d+))?"
-    r"(Z|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d))?",
+    r"(Z|(?P<sign>[+-])(?P<hours>[01]\d|2[0-3]):?(?P<minutes>[0-5]\d))?",
     re.ASCII,
 )
 

@@ -20,6 +20,7 @@ from servingslo.api.convert import fleet_from_spec
 from servingslo.api.refusals import first_refusal
 from servingslo.controller.recordings.lines import check_recording, decoded_line
 from servingslo.controller.recordings.validation import (
+    check_kinds,
     check_limits,
     check_observation,
     check_replicas,
@@ -396,9 +397,11 @@ def _began_anew(entry: Mapping[str, Any], times: dict[str, float]) -> None:
 
 def _validated(adapter: TypeAdapter[tuple[Any]], value: object) -> Any:
     try:
-        return adapter.validate_python((value,))[0]
+        read = adapter.validate_python((value,))[0]
     except ValidationError as error:
         raise first_refusal(error, skipped=1) from error
+    check_kinds(value, read)
+    return read
 
 
 def _known(memories: Mapping[str, _Memory], uid: str, number: int) -> _Memory:

@@ -198,6 +198,32 @@ def check_observation(observation: Observation, after_seconds: float | None) -> 
             _check_history(observation.history.recent, "history.recent.")
 
 
+def check_kinds(stated: Any, read: Any, field: str = "") -> None:
+    """Raises: InvalidInputError naming the first value of another kind than was read from it.
+
+    pydantic reads "3" and true as numbers, and 1 and "yes" as true.
+    """
+    if isinstance(stated, Mapping):
+        for name, value in stated.items():
+            own = read.get(name) if isinstance(read, Mapping) else getattr(read, name, None)
+            check_kinds(value, own, f"{field}.{name}" if field else name)
+    elif isinstance(stated, list):
+        for index, (value, own) in enumerate(zip(stated, read or (), strict=False)):
+            check_kinds(value, own, f"{field}[{index}]")
+    elif _kind(read) not in {None, _kind(stated)} and (
+        # JSON has no infinity, so the last edge of a histogram is a string.
+        isinstance(read, int) or math.isfinite(read)
+    ):
+        raise InvalidInputError(field, shown(stated), str(_kind(read)))
+
+
+def _kind(value: Any) -> str | None:
+    """What a value is that pydantic would convert another one to; None for all others."""
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, int | float) else None
+
+
 def check_limits(limits: Limits) -> None:
     """Raises: InvalidInputError naming the first bound that no administrator can set."""
     _check(limits, _LIMITS, "limits.")

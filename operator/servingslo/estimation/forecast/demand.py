@@ -157,7 +157,7 @@ class Forecast:
         """
         if self.rise_per_second2 <= 0.0:
             return 0.0
-        lead = self._lead(lead_seconds)
+        lead = self._lead(lead_seconds) - self.age_seconds  # the mean of now has the age in it
         return self.mean_per_second(0.0) + self.share_ratio * self.rise_per_second2 * lead
 
     def _components(self, lead_seconds: float) -> list[tuple[float, float, float]]:
@@ -207,8 +207,11 @@ class Forecast:
 
 
 def forecast(state: ForecastState, now_seconds: float) -> Forecast:
-    """Return the forecast of demand, as known now."""
+    """Return the forecast of demand, as known now: not at all after a long pause."""
     if state.time_seconds is None:
+        return Forecast()
+    age = max(now_seconds - state.time_seconds, 0.0)
+    if age > LONGEST_SILENCE_SECONDS:
         return Forecast()
     return Forecast(
         filters=state.filters,
@@ -219,7 +222,7 @@ def forecast(state: ForecastState, now_seconds: float) -> Forecast:
             1.0 / (1.0 + math.exp(-odds)) if state.observed_seconds >= LEAST_USUAL_SECONDS else 0.0
             for odds in state.errors.return_log_odds
         ),
-        age_seconds=max(now_seconds - state.time_seconds, 0.0),
+        age_seconds=age,
         season=season_offset.season_forecast(state.season, state.time_seconds),
         trend_damping=state.errors.trend.damping,
         rise_per_second2=_rise_per_second2(state.latest),

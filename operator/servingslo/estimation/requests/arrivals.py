@@ -225,10 +225,11 @@ def count_classes(
 ) -> tuple[ArrivalState, Mapping[str, GatewayFlow]]:
     """Return the state with each class's flows at the gateway, and their sums.
 
-    sheddable: the classes that order no replicas.
+    sheddable: the classes that order no replicas. Their part is kept over readings without any.
     """
     if not samples:
-        return replace(state, sheddable=None, classes_begin=False), {}
+        known = state.sheddable if sheddable else None
+        return replace(state, sheddable=known, classes_begin=False), {}
     flows, classes = measure_classes(state.classes, samples, now_seconds, stale_after_seconds)
     shed = sheddable_part(classes, sheddable) or state.sheddable
     begin = shed is None and bool(sheddable) and begins(classes)

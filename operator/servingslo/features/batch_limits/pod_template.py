@@ -289,13 +289,23 @@ def _resumed(target: CanaryTarget, canary: CanaryRecord) -> Iterator[KubeObject]
     """The rollout's former fields; values that another writer set meanwhile are kept."""
     spec: Mapping[str, Any] = target.item["spec"]
     for name in ROLLOUT_FIELDS[target.kind]:
-        if name not in canary.written or spec.get(name) != canary.written[name]:
+        if name not in canary.written or not _has(spec.get(name), canary.written[name]):
             continue
         former = canary.former.get(name)
         if former is not None:
             yield {"op": "add", "path": f"/spec/{name}", "value": former}
         else:
             yield {"op": "remove", "path": f"/spec/{name}"}
+
+
+def _has(value: Any, written: Any) -> bool:
+    """Whether a field is as written, apart from what the API server added to it.
+
+    Source: apps/v1 defaults of Kubernetes 1.37: a StatefulSet's rollingUpdate gets maxUnavailable.
+    """
+    if not isinstance(value, dict) or not isinstance(written, dict):
+        return bool(value == written)
+    return all(_has(value.get(key), inner) for key, inner in written.items())
 
 
 def _replaced(

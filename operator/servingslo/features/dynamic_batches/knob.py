@@ -156,7 +156,7 @@ def tune_batcher(
     asked = turn.acting and mode is BatchingMode.AUTO
     if asked and context.limits.batching_apply_enabled:
         return _act(tick, _recover(memory, batchers, turn.context.now_seconds))
-    found, memory = _find_limits(tick, BatcherMemory(search=memory.search))
+    found, memory = _find_limits(tick, BatcherMemory(search=memory.search, ended=memory.ended))
     if asked and found.reason is Reason.BATCHING_RECOMMENDED:
         detail = f"{found.detail}; the administrator lets no batch limits be changed"
         found = replace(found, reason=Reason.NOT_PERMITTED, detail=detail)
@@ -182,7 +182,8 @@ def _act(tick: _Tick, memory: BatcherMemory) -> _Answer:
         # The pod is gone or cannot be read, so nothing is known about these limits.
         return tick.answer(memory, Reason.BATCHING_CANARY_FAILED), _give_up(memory)
     if batchers[pod].limits == memory.wanted:
-        return _compare_pods(tick, replace(memory, asked={}), pod)
+        others = {name: asked for name, asked in memory.asked.items() if name != pod}
+        return _compare_pods(tick, replace(memory, asked=others), pod)
     if memory.count(pod) < MOST_ASKED:
         memory = replace(memory, began=None)
         return _order(tick, memory, (pod,), tick.answer(memory), Reason.BATCHING_CANARY_STARTED)
@@ -242,6 +243,7 @@ def _start_trial(tick: _Tick, memory: BatcherMemory) -> _Answer:
         asked={},
         changed_seconds=context.now_seconds,
         search=None,
+        ended=None,
     )
     return _order(tick, memory, (pod,), found, Reason.BATCHING_CANARY_STARTED)
 
@@ -256,6 +258,9 @@ def _compare_pods(tick: _Tick, memory: BatcherMemory, pod: str) -> _Answer:
     )
     memory = replace(memory, began=verdict.began)
     if verdict.stage is stages.Stage.FIRST_POD:
+        if behind := _behind(tick, memory, pod):
+            answer = replace(tick.answer(memory), after=memory.former)
+            return _order(tick, memory, behind, answer, Reason.BATCHING_CHANGED)
         return tick.answer(memory, verdict.reason, verdict.detail), memory
     if verdict.stage is stages.Stage.EVERYWHERE:
         return _everywhere(tick, replace(memory, first_pod=None))
@@ -263,6 +268,19 @@ def _compare_pods(tick: _Tick, memory: BatcherMemory, pod: str) -> _Answer:
     answer = tick.answer(back, detail=f"{pod}: {verdict.detail}")
     answer = replace(answer, before=wanted, puts_back=memory.former is None)
     return _order(tick, back, (pod,), answer, verdict.reason)
+
+
+def _behind(tick: _Tick, memory: BatcherMemory, first_pod: str) -> list[str]:
+    """Siblings of the first pod that began in its trial, and lack the limits from before it."""
+    return sorted(
+        pod
+        for pod, one in tick.batchers.items()
+        if memory.former not in {None, one.limits}
+        and pod != first_pod
+        and one.owner is not Owner.ANOTHER
+        and memory.count(pod) < MOST_ASKED
+        and tick.is_due(memory, pod)
+    )
 
 
 def _everywhere(tick: _Tick, memory: BatcherMemory) -> _Answer:
@@ -285,31 +303,33 @@ def _everywhere(tick: _Tick, memory: BatcherMemory) -> _Answer:
 
 
 def _find_limits(tick: _Tick, memory: BatcherMemory) -> _Answer:
-    """Judge one more candidate, then report the better limits found so far."""
+    """Judge one more candidate; report the better limits of the last search that ended."""
     context, current = tick.context, tick.common_limits()
-    sized, prepared, search = tick.requirement.sized, context.prepared, memory.search
+    sized, prepared = tick.requirement.sized, context.prepared
     if prepared is None or sized is None or not context.trusted or current is None:
         return tick.answer(memory, context.model_reason), memory
-    if search is None or search.current != current or search.law != prepared.law:
+    search, ended = (
+        one if one is not None and one.current == current else None
+        for one in (memory.search, memory.ended)
+    )
+    # A search ends under the law that it began with: laws are renewed faster than it ends.
+    if search is None and (ended is None or ended.law != prepared.law):
         search = searching.new_search(prepared, context.targets.batching, tick.batchers, current)
-    if search is None:
-        return tick.answer(memory, Reason.LIMITS_UNKNOWN, "no batch ran yet"), memory
-    case = sizing_case(context, prepared)
-    candidate = searching.next_candidate(search, case)
-    if candidate is not None:
-        search = searching.try_candidate(search, candidate, case)
-    memory = replace(memory, search=search)
-    best = search.best
-    if searching.next_candidate(search, case) is not None or best == current:
+        if search is None:
+            return tick.answer(memory, Reason.LIMITS_UNKNOWN, "no batch ran yet"), memory
+    if search is not None:
+        search, is_over = searching.advance(search, sizing_case(context, prepared))
+        if is_over:
+            search, ended = None, search
+    memory = replace(memory, search=search, ended=ended)
+    if ended is None or ended.best == current or tick.is_refused(memory, ended.best):
         return tick.answer(memory), memory
-    if tick.is_refused(memory, best):
-        return tick.answer(memory), memory
-    if search.gain_ratio < LEAST_GAIN_RATIO:
+    if ended.gain_ratio < LEAST_GAIN_RATIO:
         return tick.answer(memory, Reason.BATCHING_GAIN_TOO_SMALL), memory
-    rates = (search.rates.get(current, 0.0), search.rates.get(best, 0.0))
+    rates = (ended.rates.get(current, 0.0), ended.rates.get(ended.best, 0.0))
     detail = f"a replica carries {rates[1]:.3g} requests/s instead of {rates[0]:.3g}"
     found = tick.answer(memory, Reason.BATCHING_RECOMMENDED, detail)
-    return replace(found, after=best), memory
+    return replace(found, after=ended.best), memory
 
 
 def _order(
@@ -338,7 +358,7 @@ def _refuse(tick: _Tick, memory: BatcherMemory) -> BatcherMemory:
     """Return the memory after limits were taken back; none like them are tried for a while."""
     wanted, now = memory.wanted, tick.context.now_seconds
     refusal = None if wanted is None else stages.refuse(wanted, now)
-    return replace(_give_up(memory), refusal=refusal, search=None)
+    return replace(_give_up(memory), refusal=refusal, search=None, ended=None)
 
 
 def _first_pod(tick: _Tick, memory: BatcherMemory, pod: str) -> stages.FirstPod[PodBatcher]:

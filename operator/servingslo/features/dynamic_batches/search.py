@@ -37,7 +37,7 @@ MOST_ASKED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatcherSearch:
-    """Results so far for limits near those in force.
+    """Results so far for limits near those in force, all under the law that it began with.
 
     largest: batch that may be tried. instances: batches that run at a time. rates: requests per
     second that one replica carries, by limits; limits without an entry are still to be judged.
@@ -81,7 +81,7 @@ class BatcherMemory:
     first_pod: the only one that has them; None if all are to have them. proven: every pod has had
     them, so that a pod without them is new or has drifted. former: our limits from before the
     trial, to restore. began: the comparison in progress. loaded_seconds: when any pod was last
-    asked. refusal: limits that were taken back.
+    asked. refusal: limits that were taken back. search: under way. ended: the last one that ended.
     """
 
     wanted: BatcherLimits | None = None
@@ -94,6 +94,7 @@ class BatcherMemory:
     loaded_seconds: float | None = None
     refusal: Refusal | None = None
     search: BatcherSearch | None = field(default=None, compare=False, repr=False)
+    ended: BatcherSearch | None = field(default=None, compare=False, repr=False)
 
     def refuses(self, limits: BatcherLimits) -> bool:
         """Whether these limits were taken back last."""
@@ -131,20 +132,22 @@ def new_search(
     )
 
 
-def next_candidate(search: BatcherSearch, case: SizingCase) -> BatcherLimits | None:
-    """The limits to judge next; None if the search has ended."""
-    return next((one for one in _candidates(search, case) if one not in search.rates), None)
+def advance(search: BatcherSearch, case: SizingCase) -> tuple[BatcherSearch, bool]:
+    """Judge the next candidate; return the search and whether it is over."""
+    candidate = next((one for one in _candidates(search, case) if one not in search.rates), None)
+    if candidate is None:
+        return search, True
+    rate = _carried_per_second(search, candidate, case)
+    search = replace(search, rates={**search.rates, candidate: rate})
+    return search, all(one in search.rates for one in _candidates(search, case))
 
 
-def try_candidate(
-    search: BatcherSearch, candidate: BatcherLimits, case: SizingCase
-) -> BatcherSearch:
-    """Add to the search what a replica carries with these limits, within every constraint."""
+def _carried_per_second(search: BatcherSearch, candidate: BatcherLimits, case: SizingCase) -> float:
+    """What a replica carries with these limits, within every constraint."""
     engine = limits_of(with_limits(candidate, search.instances))
     model = latency_model(search.workload, search.law, engine)
     limited = replace(case, frontier=Frontier(model, case.frontier))
-    rate = carried_rate_per_second(limited, (), 1)
-    return replace(search, rates={**search.rates, candidate: rate})
+    return carried_rate_per_second(limited, (), 1)
 
 
 def _candidates(search: BatcherSearch, case: SizingCase) -> Iterator[BatcherLimits]:

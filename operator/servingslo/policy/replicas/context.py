@@ -1,5 +1,6 @@
 """Everything that one tick is decided from, gathered once."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -73,6 +74,13 @@ class TickContext:
         if self.signals.no_metrics is None or lost is None:
             return False
         return lost < self.targets.fallback.stale_after_seconds
+
+    @property
+    def just_begun(self) -> bool:
+        """Whether pods serve, and this memory began less long ago than the fallback waits."""
+        began = self.state.started_seconds
+        here = math.inf if began is None else self.now_seconds - began
+        return bool(self.serving) and here < self.targets.fallback.stale_after_seconds
 
     @property
     def serving(self) -> tuple[PodSample, ...]:

@@ -105,7 +105,8 @@ def growth_need(
 
 def settles(pods: Sequence[PodSample]) -> bool:
     """Whether a pod has served for too short a time to have taken its share."""
-    return any((pod.ready_for_seconds or SETTLE_SECONDS) < SETTLE_SECONDS for pod in pods)
+    times = (pod.ready_for_seconds for pod in pods)
+    return any(seconds is not None and seconds < SETTLE_SECONDS for seconds in times)
 
 
 def _in_proportion(estimate: Estimate, pods: Sequence[PodSample], ratio: float) -> int:

@@ -248,8 +248,8 @@ def _by_saturation(context: TickContext) -> Proposal:
 
 
 def _idle_without_model(context: TickContext) -> Proposal:
-    """The minimum, after a long enough time without requests."""
-    least = context.bounds.minimum + context.targets.replicas.tolerated_failures
+    """One replica and the spare ones, at least the minimum, after a long time without requests."""
+    least = max(context.bounds.minimum, 1 + context.targets.replicas.tolerated_failures)
     since = context.state.idle_since_seconds
     idle_seconds = 0.0 if since is None else context.now_seconds - since
     requirement = Requirement(

@@ -14,6 +14,7 @@ from servingslo.runtimes.launch.flags import (
     LARGEST_NUMBER,
     Occurrence,
     is_given,
+    may_hold_flags,
     number_of,
     occurrences,
     switched,
@@ -198,7 +199,11 @@ def metrics_switched_off(words: Sequence[str], profiles: Iterable[RuntimeProfile
             shown = f"{flag}={value}" if value else flag
             return f"{shown} turns the metrics of {profile.name} off"
         wanted = launch.metrics_on
-        if wanted and _runs(words, profile) and not _given_as(words, wanted, "", profile):
+        if not wanted or not _runs(words, profile) or _given_as(words, wanted, "", profile):
+            continue
+        known = words_as_they_are(words)
+        files = any(is_given(known, flag, profile) for flag in launch.other_files)
+        if not files and not any(may_hold_flags(known, profile)):
             return f"{profile.name} exports metrics with {wanted} only, which is not given"
     return ""
 

@@ -52,7 +52,7 @@ class GatewayServices:
             raise LimitNotEnforceableError(f"Service/{name} has no Ready pod")
 
     async def check(self, namespace: str, name: str, pods: Collection[str]) -> None:
-        """Check that the Service selects exactly these pods.
+        """Check that the Service selects exactly these pods; of a target at zero, none of others.
 
         Raises: LimitNotEnforceableError if it does not; ClusterError if that cannot be determined.
         """
@@ -60,7 +60,7 @@ class GatewayServices:
         if not selector:
             raise LimitNotEnforceableError(f"Service/{name} selects no pods")
         found = await self._pods(namespace, selector)
-        if {item["metadata"]["name"] for item in found}.isdisjoint(pods):
+        if pods and {item["metadata"]["name"] for item in found}.isdisjoint(pods):
             raise LimitNotEnforceableError(f"Service/{name} selects none of this workload's pods")
         settled = {item["metadata"]["name"] for item in found if _is_settled(item)}
         for strange in sorted(settled.difference(pods)):

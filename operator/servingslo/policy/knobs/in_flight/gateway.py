@@ -111,7 +111,7 @@ def limit_decision(
     per_replica, elsewhere = admission.in_flight_limit, context.facts.elsewhere
     serving = len(context.serving) + elsewhere.serving
     if per_replica is None or elsewhere.limit is None or not serving:
-        return _opened(told, standing)
+        return _opened(context, told, standing, memory)
     fleet = per_replica * len(context.serving) + elsewhere.limit
     needed = limit_of_each(math.ceil(room_ratio * fleet), told.proxies)
     memory = track_bound(standing, memory, needed=needed, now_seconds=context.now_seconds)
@@ -149,7 +149,8 @@ def track_bound(
 ) -> LimitMemory:
     """Track since when the bound in force has been below, or well above, what is needed."""
     limit, above, below = standing.values.get(LIMIT), memory.above_since_seconds, None
-    if limit is None or limit <= LOWERED_ABOVE * needed:
+    # A small bound with its headroom, rounded up, is no more than should be written.
+    if limit is None or limit <= max(LOWERED_ABOVE * needed, math.ceil(HEADROOM * needed)):
         above = None
     elif above is None:
         above = now_seconds
@@ -190,7 +191,8 @@ def limit_to_write(
     last = above_since if written is None else max(above_since, written.at_seconds)
     if now_seconds - last < STEP_SECONDS:
         return None, None
-    return max(wanted, math.ceil(LOWEST_STEP * limit)), Reason.LIMIT_LOWERED
+    # At least one less, which for a small bound is more than the share.
+    return max(wanted, min(math.ceil(LOWEST_STEP * limit), limit - 1)), Reason.LIMIT_LOWERED
 
 
 def proxies_of(context: TickContext) -> int:
@@ -218,8 +220,15 @@ def _refused(
     return replace(told, after=former, change_reason=Reason.LIMIT_PUT_BACK, puts_back=True), None
 
 
-def _opened(told: LimitDecision, standing: InForce) -> tuple[LimitDecision, LimitMemory]:
-    """Restore the former bound, because the capacity of the replicas is unknown."""
+def _opened(
+    context: TickContext, told: LimitDecision, standing: InForce, memory: LimitMemory
+) -> tuple[LimitDecision, LimitMemory]:
+    """Restore the former bound, because the capacity of the replicas is unknown.
+
+    Not right after a restart: no crowd is let in until the capacity is known again.
+    """
+    if context.just_begun and FORMER in standing.values:
+        return told, memory
     opened = replace(told, reason=Reason.LIMIT_OPENED)
     if FORMER in standing.values:
         return replace(
