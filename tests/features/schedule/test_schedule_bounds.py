@@ -93,6 +93,15 @@ def test_the_max_holds_if_windows_contradict_and_the_cut_min_is_known() -> None:
     assert held(13.0, *windows) == (8, 10)
 
 
+def test_a_min_is_ordered_ahead_only_up_to_the_max_that_begins_with_it() -> None:
+    """What is cut at the beginning is not started for it."""
+    windows = (window(8, 8.0, least=8), window(8, 2.0, most=5))
+    assert held(7.95, *windows) == (5, 10)
+    assert held(8.0, *windows) == (5, 5)
+    assert held(9.95, *windows) == (5, 5)
+    assert held(10.0, *windows) == (8, 10)
+
+
 def test_a_backtest_has_room_for_the_greatest_max_of_any_time() -> None:
     """The bound of its fleet is no bound of one window."""
     windows = (window(8, 8.0, least=4, most=20), window(22, 8.0, most=3))
