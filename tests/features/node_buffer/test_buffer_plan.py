@@ -193,6 +193,12 @@ def test_nodes_for_a_minimum_that_is_back_later_are_ordered_ahead(
     assert decided(ahead[0]).after == USUAL_MINIMUM - (ahead[0].replicas_before or 0)
 
 
+def test_pods_that_a_minimum_orders_now_need_no_nodes_ahead(lower_at_first: BufferedRun) -> None:
+    """At the tick that orders them, their nodes are ordered by the pods themselves."""
+    ordered = next(d for d in lower_at_first.decisions if d.replicas_after == USUAL_MINIMUM)
+    assert (decided(ordered).needed, decided(ordered).after) == (0, 0)
+
+
 def test_steady_demand_writes_little() -> None:
     """Noise moves the buffer at most once in a node lead."""
     run = story(until=2400.0, rate=steady(4.0), replicas=4)
