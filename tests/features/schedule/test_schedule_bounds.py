@@ -17,7 +17,11 @@ from tests.unit.policy_world import TARGETS
 from servingslo.features.schedule.bounds import SCHEDULE, Schedule, around, bounds_at
 from servingslo.features.schedule.windows import Window, in_force
 from servingslo.policy.inputs import ReplicaTargets
-from servingslo.policy.replicas.bounds_in_force import Moment, greatest_maximum
+from servingslo.policy.replicas.bounds_in_force import (
+    Moment,
+    greatest_maximum,
+    with_bounds_in_force,
+)
 
 USUAL = ReplicaTargets(minimum=2, maximum=10)
 DAY = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
@@ -156,3 +160,13 @@ def test_what_every_schedule_keeps(
     first = around(schedule, moments[0])
     if not in_force(schedule.windows, now_seconds) and not first.ordered:
         assert (short.minimum, short.maximum) == (stated.minimum, stated.maximum)
+
+
+def test_bounds_of_another_moment_start_from_the_usual_ones() -> None:
+    """Targets in a window, asked for a moment after it: the usual bounds are back."""
+    schedule = Schedule(windows=(window(8, 2.0, least=1, most=1),))
+    stated = replace(TARGETS, replicas=USUAL, features={SCHEDULE.name: schedule})
+    inside = with_bounds_in_force(stated, LEAD, DAY + 9 * HOUR)
+    assert (inside.replicas.minimum, inside.replicas.maximum) == (1, 1)
+    after = with_bounds_in_force(inside, LEAD, DAY + 10 * HOUR).replicas
+    assert (after.minimum, after.maximum) == (USUAL.minimum, USUAL.maximum)
