@@ -1,6 +1,7 @@
 """The registry of resources: who is awake, who is gone, and who owns a target."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,15 @@ def test_an_authoritative_list_removes_ghosts() -> None:
     registry.upsert(_record("alive"))
     registry.replace_all([_record("alive"), _record("new")])
     assert set(registry.resources) == {("team", "alive"), ("team", "new")}
+
+
+def test_a_deleted_resource_that_a_finalizer_keeps_in_a_list_is_gone() -> None:
+    """The watch removed it at its deletion; a list does not bring it back to own its target."""
+    registry = Registry()
+    deleted = replace(_record("old", created_seconds=1.0), deleting=True, generation=2)
+    registry.replace_all([deleted, _record("young", created_seconds=9.0)])
+    assert set(registry.resources) == {("team", "young")}
+    assert registry.conflicts() == {}
 
 
 async def test_waiting_ends_when_something_wakes() -> None:

@@ -140,6 +140,23 @@ async def test_a_pause_keeps_the_time_it_began():
     assert NAME in operator.resources.records
 
 
+async def test_a_pause_leaves_no_number_of_the_decision_before():
+    """A paused resource has no wish; after it the numbers are back, with what was learnt."""
+    told = {"replicas", "observed", "bindingConstraint"}
+    operator = quiet()
+    await operator.ticks(4)
+    before = operator.resources.status()
+    assert told <= before.keys()
+    operator.apply(record_of(generation=2, mode="Paused"))
+    await operator.tick()
+    paused = operator.resources.status()
+    assert not told & paused.keys()
+    assert paused["decisions"] == before["decisions"]
+    operator.apply(record_of(generation=3))
+    await operator.ticks(2)
+    assert told <= operator.resources.status().keys()
+
+
 async def test_what_fails_is_a_warning_and_what_is_decided_is_not(caplog):
     """Without Prometheus the line of the decision is a warning; a pod that starts is none."""
     caplog.set_level(logging.INFO)

@@ -72,6 +72,7 @@ def test_advice_is_shown_as_desired(reason: Reason) -> None:
     """Somebody who tries the operator sees what it would set, beside what there is."""
     advice = replace(SCALE_UP, limited_by=reason, replicas_after=3, apply_replicas=False)
     assert _fields(advice)["replicas"] == {"current": 3, "ready": 3, "desired": 5}
+    assert _fields(advice)["predicted"] == _fields(SCALE_UP)["predicted"]
 
 
 def test_nothing_is_desired_while_paused() -> None:

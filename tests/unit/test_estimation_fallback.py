@@ -49,6 +49,15 @@ def test_each_backend_is_counted_apart_and_the_route_as_a_whole():
     assert (small.ended_total, small.ended_milliseconds_total) == (40, 80000)
 
 
+def test_a_backend_of_thousands_of_digits_is_none():
+    """A label may be a tenant's: what is counted of the other backends is read."""
+    found = [series("upstream_rq_total", 9, cluster=f"{CLUSTER}/backend/{'9' * 5000}"), *PAGE]
+    assert set(backends_of(ENVOY_GATEWAY, CONFIG, found)) == {
+        ("inference", "chat", 0, 0),
+        ("inference", "chat", 0, 1),
+    }
+
+
 def test_a_page_of_a_real_envoy_says_what_its_clients_saw():
     """Captured after 400 requests: 11 served, one answered with 429 and 99 refused by Envoy."""
     line = re.compile(r"(?P<name>\w+)\{(?P<labels>.*)} (?P<value>\S+)")

@@ -302,6 +302,25 @@ def test_every_reason_has_a_sentence_as_its_answer(reason):
             assert len(answer) <= MAX_SUMMARY_LENGTH
 
 
+@pytest.mark.parametrize(
+    ("reason", "stage", "status", "fresh"),
+    [
+        pytest.param(Reason.PENDING_PODS, "signals", "Unknown", None, id="starts"),
+        pytest.param(Reason.TARGET_NOT_FOUND, "ownership", "Unknown", None, id="gone"),
+        pytest.param(Reason.METRICS_MISSING, "signals", "False", 0, id="not-scraped"),
+    ],
+)
+def test_the_gauge_of_fresh_metrics_says_what_the_condition_says(reason, stage, status, fresh):
+    """A first pod that loads for ten minutes, or a missing target, is no lost signal."""
+    step = DecisionStep(stage=stage, knob="replicas", before=1, after=1, reason=reason, inputs={})
+    decision = replace(
+        BLIND, reason=reason, limited_by=reason, metrics=Reason.METRICS_MISSING, steps=(step,)
+    )
+    assert _of(decision)["MetricsFresh"].status == status
+    found = {sample.name: sample.value for sample in metric_samples(decision)}
+    assert found.get("servingslo_metrics_fresh") == fresh
+
+
 def test_a_target_at_zero_by_hand_is_not_one_without_metrics():
     """Nothing is scraped at 0 replicas: who set them is the reason, of the column too."""
     decision = replace(

@@ -1,5 +1,7 @@
 """What tenants can make the operator remember is of their own namespace, and is forgotten again."""
 
+import re
+
 import pytest
 
 from servingslo.adapters.kubernetes.api import discovery as discovery_module
@@ -20,6 +22,7 @@ class _Nothing:
         raise NotFoundError(path)
 
     async def create(self, _path, body):
+        self.made = body
         return body
 
 
@@ -64,6 +67,17 @@ async def test_events_that_the_server_has_forgotten_are_forgotten():
         )
         await events.post(ref, event, 10.0 * number)
     assert len(events._posted) <= 1024
+
+
+@pytest.mark.parametrize("name", ["x" * 253, "x" * 235 + ".y" + "z" * 16])
+async def test_an_event_of_the_longest_name_has_a_name_that_is_allowed(name):
+    """At most 253 characters, and each part between dots ends in a letter or digit."""
+    server = _Nothing()
+    ref = ResourceRef(namespace="a", name=name, uid="u")
+    event = Event(type=EventType.WARNING, reason=Reason.INVALID_SPEC, message="no", key="spec")
+    await KubernetesEvents(server).post(ref, event, 0.0)
+    assert re.fullmatch(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", server.made["metadata"]["name"])
+    assert ".." not in server.made["metadata"]["name"]
 
 
 def test_a_replica_set_elsewhere_that_claims_an_owner_is_no_template_of_its():

@@ -17,6 +17,7 @@ from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.launch.settings import metrics_switched_off
+from servingslo.runtimes.shell.words import Environment
 
 TICKS = 6
 quick = settings(max_examples=6, deadline=None)
@@ -270,6 +271,16 @@ def test_the_flag_is_found_wherever_a_container_has_it(command, args, config, na
     started = StartedWith(command=command, args=args, config=config)
     engine = ContainerRecord(name="vllm", image=None, command=(), args=())
     assert ("--disable-log-stats" in read_launch(engine, started, None).metrics_off) is named
+
+
+def test_the_flag_is_found_in_a_variable_of_a_script() -> None:
+    """Of the container's own, as the shell replaces it."""
+    script = ("sh", "-c", "vllm serve m $EXTRA")
+    environment = Environment(known={"EXTRA": "--port 8000 --disable-log-stats"})
+    started = StartedWith(command=script, args=(), environment=environment)
+    engine = ContainerRecord(name="vllm", image=None, command=(), args=())
+    told = "--disable-log-stats turns the metrics of vllm off"
+    assert read_launch(engine, started, None).metrics_off == told
 
 
 @pytest.mark.parametrize(

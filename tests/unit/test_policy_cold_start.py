@@ -150,6 +150,12 @@ def test_late_answers_hide_no_full_engines():
     assert (both.full, late.full) == (True, False)
 
 
+def test_a_ratio_orders_no_replica_for_its_rounding():
+    """50 replicas at 1.1 need 55; as floats they make 55.00000000000001."""
+    need = saturation_need(_estimate(observed=_observed(2.1)), TARGETS, (POD,) * 50)
+    assert (need.ratio, need.replicas) == (1.1, 55)
+
+
 @pytest.mark.parametrize("seconds", [0.0, 1.0, 59.0])
 def test_a_pod_that_is_just_ready_has_not_taken_its_share(seconds):
     """Also one of zero seconds: it became ready after the reading of its metrics."""

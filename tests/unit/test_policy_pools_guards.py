@@ -143,12 +143,20 @@ def test_a_pool_of_which_every_pod_lacks_a_part_counts_as_unseen(partial: int, a
 
 
 def test_no_role_reaches_zero_alone():
-    """Others leave prefill at zero while decode serves; here it keeps its minimum."""
-    seen = world(1, 2)
-    kept = sleep_together(fleet(minimum=0), drafts_of(seen, 0, 2))
-    assert counts_of(kept) == (1, 2)
-    assert kept["prefill"].limited_by is Reason.OTHER_POOL_AWAKE
-    assert counts_of(sleep_together(fleet(minimum=0), drafts_of(seen, 0, 0))) == (0, 0)
+    """Others leave prefill at zero while decode serves; here it keeps what it has, spare included.
+
+    One that is at zero wakes to what one replica and its tolerated failures need.
+    """
+    targets = fleet(minimum=0)
+    spare = ReplicaTargets(minimum=0, maximum=32, idle_seconds=600.0, tolerated_failures=1)
+    first = targets.pool("prefill").targets
+    spared = targets.with_targets({"prefill": replace(first, replicas=spare)})
+    for own, before, after in ((targets, 1, 1), (targets, 0, 1), (spared, 2, 2), (spared, 0, 2)):
+        seen = world(before, 2)
+        kept = sleep_together(own, seen, drafts_of(seen, 0, 2))
+        assert counts_of(kept) == (after, 2)
+        assert kept["prefill"].limited_by is Reason.OTHER_POOL_AWAKE
+        assert counts_of(sleep_together(own, seen, drafts_of(seen, 0, 0))) == (0, 0)
 
 
 def test_a_ceiling_on_gpus_never_raises_a_count_above_what_is_wanted():
@@ -190,6 +198,32 @@ def test_what_a_pool_is_only_held_at_is_given_to_the_one_that_lacks():
     after = world(10, 6)
     drafts = drafts_of(after, 10, 10, needed=(8, 10))
     assert counts_of(within_gpus(fleet(20), after, drafts)) == (10, 10)
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_balance_takes_no_more_at_once_than_the_administrators_largest_step(granted: bool):
+    """One replica of decode has four GPUs: prefill would give four of its replicas for it."""
+    pools = [replace(pool, gpus=gpus) for pool, gpus in zip(fleet().pools, (1, 4), strict=True)]
+    grant = grants(16)["decode"] if granted else None
+    targets = replace(fleet(16), pools=tuple(pools), granted=grant)
+    seen = {
+        name: replace(one, context=replace(one.context, limits=Limits(max_step=1)))
+        for name, one in world(8, 2).items()
+    }
+    drafts = drafts_of(seen, 8, 3, needed=(3, 4))
+    assert counts_of(within_gpus(targets, world(8, 2), drafts)) == (4, 2)
+    assert counts_of(within_gpus(targets, seen, drafts)) == (7, 2)
+
+
+def test_a_lowered_bound_is_reached_by_the_administrators_largest_steps():
+    """From 14 and 2 GPUs to 10, prefill gives one replica at once, not seven."""
+    targets = fleet(10)
+    seen = {
+        name: replace(one, context=replace(one.context, limits=Limits(max_step=1)))
+        for name, one in world(14, 2).items()
+    }
+    drafts = drafts_of(seen, 14, 3, needed=(7, 3))
+    assert counts_of(within_gpus(targets, seen, drafts)) == (13, 2)
 
 
 def test_a_balance_that_gains_little_is_not_sought():

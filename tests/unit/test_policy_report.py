@@ -14,7 +14,14 @@ from servingslo.explain.log_line import log_line
 from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
-from servingslo.policy.inputs import Limits, ReplicaTargets, SignalProblem
+from servingslo.policy.inputs import (
+    Actuation,
+    CostTargets,
+    Limits,
+    Mode,
+    ReplicaTargets,
+    SignalProblem,
+)
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.report import with_latencies
@@ -283,3 +290,21 @@ def test_half_of_the_pods_without_requests_are_no_reason_for_more(count, exclude
     assert decision.replicas.excluded == excluded
     named = "receiving nothing" in log_line(decision)
     assert named == bool(excluded)
+
+
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        pytest.param({}, 4, id="carried-out"),
+        pytest.param({"mode": Mode.RECOMMEND}, 4, id="advised"),
+        pytest.param({"actuation": Actuation.METRIC}, 4, id="handed-over"),
+    ],
+)
+def test_the_cost_is_that_of_the_desired_count(changed, count):
+    """Who tries the operator sees what its advice would cost, whoever carries it out."""
+    priced = replace(
+        TARGETS, cost=CostTargets(gpu_hourly=2.0), replicas=ReplicaTargets(minimum=count), **changed
+    )
+    decision = run(World(rate=steady(1.0), replicas=2), priced).tick()
+    assert decision.recommended_replicas == count
+    assert decision.cost.per_hour == 2.0 * count

@@ -10,6 +10,7 @@ from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.runtimes.catalogue import CATALOGUE
 
 CONFIG = PrometheusConfig(url="http://prometheus.test:9090")
+DIGITS = "9" * 5000
 TOKENS, LATENCY = "vllm:generation_tokens_total", "vllm:time_to_first_token_seconds"
 
 
@@ -80,18 +81,33 @@ def test_a_bucket_whose_edge_is_no_number_spoils_its_own_histogram_alone(edge: s
     assert spoiled.impossible_metrics == (f"{LATENCY}=a bucket up to {edge!r}",)
 
 
-def test_a_capacity_of_thousands_of_digits_is_none() -> None:
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        pytest.param(
+            "vllm:cache_config_info", ("kv_cache_size_tokens", "block_size"), id="capacity"
+        ),
+        pytest.param("vllm:lora_requests_info", ("max_lora",), id="adapter-slots"),
+    ],
+)
+def test_a_label_of_thousands_of_digits_is_no_number(name: str, labels: tuple[str, ...]) -> None:
     """Python itself refuses to read it, and the reading of all with it."""
     assembly = Assembly(CATALOGUE, CONFIG)
-    digits = "9" * 5000
-    assembly.add_numbers(
-        [
-            _series("vllm:num_requests_running", 1.0),
-            _series("vllm:cache_config_info", 1.0, kv_cache_size_tokens=digits, block_size=digits),
-        ]
-    )
+    info = _series(name, 1.0, **dict.fromkeys(labels, DIGITS))
+    assembly.add_numbers([_series("vllm:num_requests_running", 1.0), info])
     (engine,) = assembly.pods()["team", "chat-0"].engines
     assert (engine.kv_capacity_tokens, engine.kv_block_tokens) == (None, None)
+    assert engine.adapter_slots is None
+
+
+def test_a_port_of_thousands_of_digits_is_none() -> None:
+    """The `instance` of a scrape is a tenant's too, if that sets it in a ServiceMonitor."""
+    assembly = Assembly(CATALOGUE, CONFIG)
+    name = "vllm:num_requests_running"
+    assembly.add_numbers(
+        [_series(name, 1.0, instance=f"a:{DIGITS}"), _series(name, 1.0, instance="a:8000")]
+    )
+    assert assembly.pods()["team", "chat-0"].ports == {8000}
 
 
 def test_scrapes_and_engines_by_the_thousand_take_their_number_of_steps() -> None:

@@ -73,6 +73,15 @@ def served() -> Iterator[Callable[..., str]]:
         yield serve
 
 
+@pytest.mark.parametrize("told", [{}, {"data": {"resultType": "vector", "result": []}}])
+def test_an_error_is_no_answer_whatever_its_http_status_and_data(served, told) -> None:
+    """A proxy that sent 200 before the query failed: no empty vector, and the server's words."""
+    failed = {"status": "error", "errorType": "timeout", "error": "query timed out", **told}
+    client = PrometheusClient(PrometheusConfig(url=served(lambda _path: failed), retries=0))
+    with pytest.raises(MetricsUnavailableError, match="HTTP 200: query timed out"):
+        client.query("up", deadline=time.monotonic() + 5.0)
+
+
 def _of_now(path: str) -> dict[str, object]:
     now = time.time()  # noqa: TID251 - what Prometheus says of its own clock
     result = [now, f"{now}"] if "time%28%29&" in path + "&" and "min" not in path else []

@@ -58,6 +58,7 @@ class PodServers:
         self.in_flight: dict[str, int] = {}
         self.routed: tuple[str, ...] = ()
         self.targets: list[dict[str, Any]] = []
+        self._left: frozenset[str] = frozenset()
         owner = self
 
         class Discovery(BaseHTTPRequestHandler):
@@ -139,9 +140,12 @@ class PodServers:
             }
             for name in ready
         ]
-        for name in self._servers.keys() - living.keys():
+        left = self._servers.keys() - living.keys()
+        # A client that chose a pod just before it left begins its request until the next look.
+        for name in left & self._left:
             if not self.in_flight[name]:
                 self._servers.pop(name).process.stop()
+        self._left = frozenset(left)
 
     def _ready(self, name: str, pod: Any) -> bool:
         conditions = {one.type: one.status for one in (pod.status.conditions or [])}

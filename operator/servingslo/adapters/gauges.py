@@ -13,7 +13,7 @@ from servingslo.api.status_base import (
 )
 from servingslo.api.v1alpha1 import ServingSLOStatus
 from servingslo.api.v1alpha1.status import predicted_count
-from servingslo.explain.conditions.cause import held_at_zero
+from servingslo.explain.conditions.cause import nothing_to_scrape
 from servingslo.explain.conditions.condition import ConditionStatus
 from servingslo.explain.conditions.derived import ready_verdict
 from servingslo.policy.decision import Decision
@@ -101,7 +101,7 @@ def _adapters(field: str) -> Callable[[Decision], object]:
 
 
 def _fresh(decision: Decision) -> bool | None:
-    return None if held_at_zero(decision) else decision.metrics is Reason.METRICS_FRESH
+    return None if nothing_to_scrape(decision) else decision.metrics is Reason.METRICS_FRESH
 
 
 # Numbers of the status that are gauges too stand there (api/v1alpha1/status.py).

@@ -78,7 +78,7 @@ class Registry:
             same = known.record.generation == record.generation
             if same and place_of(record.status).moves < known.place.moves:
                 return known  # the watch is behind a move that was made here
-            if same and known.record.deleting == record.deleting:
+            if same:
                 # A new leader starts from the state that the leader before it had learnt.
                 return self._renew(key, known, record)
             if record.generation < known.record.generation:
@@ -111,12 +111,17 @@ class Registry:
     def replace_all(
         self, records: Iterable[ResourceRecord], unread: frozenset[str] = frozenset()
     ) -> None:
-        """Take over an authoritative list: a resource that is not in it is gone.
+        """Take over an authoritative list: a resource that is not in it, or is deleted, is gone.
 
-        unread: namespaces that refused it; their resources stay as they are known.
+        A finalizer of another client may keep a deleted one in the list for any time. unread:
+        namespaces that refused it; their resources stay as they are known.
         """
         self.unread = unread
-        found = {(record.ref.namespace, record.ref.name): record for record in records}
+        found = {
+            (record.ref.namespace, record.ref.name): record
+            for record in records
+            if not record.deleting
+        }
         for key in [key for key in self.resources if key not in found and key[0] not in unread]:
             self.remove(key)
         doubted, self._older = self._older, set()

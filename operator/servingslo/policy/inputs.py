@@ -103,8 +103,9 @@ class ReplicaTargets:
 
     idle_seconds: time without any request after which the last replica is removed, if the minimum
     is 0. zero_at_times: at another time it is. If it never is, a target at 0 was switched off by a
-    user. lowered_from: the minimum above the maximum, which holds; None if there is none. Raises:
-    InvalidInputError for a minimum below 0, or of 0 without idle_seconds.
+    user. lowered_from: the minimum above the maximum, which holds; None if there is none. usual:
+    the stated bounds, if others hold now. Raises: InvalidInputError for a minimum below 0, or of 0
+    without idle_seconds.
     """
 
     minimum: int = 1
@@ -113,6 +114,7 @@ class ReplicaTargets:
     idle_seconds: float | None = None
     zero_at_times: bool = False
     lowered_from: int | None = None
+    usual: "ReplicaTargets | None" = None
 
     def __post_init__(self) -> None:
         if self.minimum < 0:

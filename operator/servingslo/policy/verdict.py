@@ -70,6 +70,7 @@ def assemble_decision(
     steps = with_unreliable(context, (*notes, *proposal.steps))
     if limit is not None and limit not in {step.reason for step in steps}:
         steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
+    advises = limit in ADVICE_ONLY or given is not None
     apply = after != before
     scaling = apply or (given is not None and wanted != before)
     turn = Turn(
@@ -110,7 +111,7 @@ def assemble_decision(
         metrics=context.signals.reason,
         metrics_age_seconds=finite(context.signals.age_seconds),
         metrics_missing=metrics_missing(context),
-        cost=cost_report(context, after, decisions.values()),
+        cost=cost_report(context, wanted if advises else after, decisions.values()),
         cold_start=cold_start_report(context),
         limits=limits_use(context),
         runtime=_runtime(context),

@@ -245,7 +245,7 @@ ENVOY_GATEWAY = GatewayProfile(
     forgets_empty=True,
     latency=GatewayLatency(names=("envoy_cluster_upstream_rq_time",), unit=1e-3),
     pattern=r"(?:http|grpc)route/(?P<namespace>[^/]+)/(?P<name>[^/]+)/rule/"
-    r"(?:(?P<rule>\d+)/backend/(?P<backend>\d+)|.*)",
+    r"(?:(?P<rule>\d{1,9})/backend/(?P<backend>\d{1,9})|.*)",
     # Envoy answers a request beyond a circuit breaker with 503 itself, and counts that here too.
     backend_metrics=(
         GatewayMetric(

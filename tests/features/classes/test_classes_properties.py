@@ -67,8 +67,8 @@ def test_the_only_highest_class_has_the_whole_bound(whole, filled, held):
     assert lanes["c0"] == whole
 
 
-def context_of(rates, shares):
-    """What `count_with_shares` reads of a tick."""
+def context_of(rates, shares, most=MOST):
+    """What `count_with_shares` reads of a tick. most: replicas.max."""
     flows = {
         name: GatewayFlow(counted=CountedWhen.PASSED_ON, requests_per_second=rate)
         for name, rate in rates.items()
@@ -76,7 +76,7 @@ def context_of(rates, shares):
     return SimpleNamespace(
         targets=SimpleNamespace(
             features={SHARES.name: ClassShares(ratios=shares)},
-            replicas=ReplicaTargets(maximum=MOST),
+            replicas=ReplicaTargets(maximum=most),
         ),
         estimate=SimpleNamespace(classes=flows),
     )
@@ -97,7 +97,13 @@ def test_a_sheddable_class_never_raises_the_count_beyond_its_share(
     stated = {one.name: s for one, s in zip(classes, shares, strict=False) if not one.orders}
     count = count_with_shares(context_of(known, stated), wanted, lambda more: wanted + int(more))
     most = max(stated.values(), default=0.0)
-    assert wanted <= count <= max(wanted, int(most * MOST))
+    assert wanted <= count <= max(wanted, int(most * MOST + 1e-9))
+
+
+def test_a_share_of_whole_replicas_is_whole():
+    """58 % of 50 are 29; as floats they make 28.999999999999996."""
+    context = context_of({"c1": 1.0}, {"c1": 0.58}, most=50)
+    assert count_with_shares(context, 1, lambda _: 50) == 29
 
 
 @given(PRIORITIES, st.lists(st.floats(0.0, 100.0), min_size=8, max_size=8), st.integers(1, MOST))

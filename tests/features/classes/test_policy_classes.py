@@ -1,5 +1,6 @@
 """Classes in the planner: who orders replicas, whose lane closes first, and what is reported."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from servingslo.policy.knobs.in_flight.gateway import (
     NOT_HELD_SECONDS,
     STEP_SECONDS,
 )
+from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 from servingslo.runtimes.gateways import CountedWhen
 
@@ -89,6 +91,18 @@ def test_a_first_lane_waits_for_readings():
     again.tick()
     assert lanes(again.decisions[0]).classes[1].before == before["job"]
     assert not lanes(again.decisions[0]).puts_back
+
+
+def test_a_restart_leaves_the_lanes():
+    """No crowd is let in because the operator was replaced, and knows no capacity at first."""
+    told = story()
+    told.until(900.0)
+    before = dict(told.standing)
+    assert before["job"] is not None
+    stored = json.loads(json.dumps(learned(told.state, told.world.now)))
+    told.state = restore(stored, told.world.now)
+    assert told.tick().admission.reason is Reason.ADMISSION_UNKNOWN
+    assert told.standing == before
 
 
 def test_mode_recommend_reports_lanes_and_writes_none():

@@ -230,6 +230,7 @@ def test_a_pod_that_starts_in_a_trial_gets_the_limits_from_before_it():
     world.servers["rank-9"] = Server(age=60.0)
     started = world.until(Reason.BATCHING_CHANGED)
     assert batcher_of(started).pods == ("rank-9",)
+    assert started.replicas.excluded == 1
     assert world.servers["rank-9"].limits == batcher_of(first).after
     assert batcher_of(world.tick()).reason is Reason.BATCHING_CANARY_RUNNING
 

@@ -27,8 +27,18 @@ from servingslo.features.node_buffer.decision import (
 )
 from servingslo.features.node_buffer.waits import WAITS
 from servingslo.policy.decision import Decision
-from servingslo.policy.inputs import InForce, Limits, Mode, Observation, SignalProblem, Targets
+from servingslo.policy.inputs import (
+    InForce,
+    Limits,
+    Mode,
+    Observation,
+    ReplicaTargets,
+    SignalProblem,
+    Targets,
+)
 from servingslo.policy.planner import plan
+from servingslo.policy.replicas import bounds_in_force
+from servingslo.policy.replicas.bounds_in_force import BoundsPart, Moment
 from servingslo.policy.stored_state import learned, restore
 from servingslo.reasons import Reason
 
@@ -144,6 +154,49 @@ def test_it_is_the_same_rule_with_more_time(played: BufferedRun) -> None:
     assert told.needed == told.ahead_replicas - max(
         one.replicas_before or 0, one.recommended_replicas or 0
     )
+
+
+class _LowerAtFirst:
+    """A feature whose minimum is 1 until a time, and the usual one later."""
+
+    ends_seconds = 600.0
+
+    def parts(self) -> tuple[BoundsPart]:
+        """Its part; it is stated wherever a buffer is."""
+        return (BoundsPart(key=TARGETS, bounds=self._bounds, greatest=lambda _: 0),)
+
+    def _bounds(self, _: object, usual: ReplicaTargets, moment: Moment) -> ReplicaTargets:
+        ends = moment.now_seconds + moment.lead_seconds >= self.ends_seconds
+        return replace(usual, minimum=usual.minimum if ends else 1)
+
+
+USUAL_MINIMUM = 6
+
+
+@pytest.fixture
+def lower_at_first(monkeypatch: pytest.MonkeyPatch) -> BufferedRun:
+    """Steady light traffic, and a minimum of 6 from ten minutes on."""
+    monkeypatch.setattr(bounds_in_force, "BOUNDS", _LowerAtFirst())
+    targets = asking(replicas=ReplicaTargets(minimum=USUAL_MINIMUM, maximum=12))
+    return story(targets, until=_LowerAtFirst.ends_seconds, rate=steady(1.0))
+
+
+def test_nodes_for_a_minimum_that_is_back_later_are_ordered_ahead(
+    lower_at_first: BufferedRun,
+) -> None:
+    """The bounds at the order of the pods count, a node lead from now, and not those of now."""
+    ahead = [one for one in lower_at_first.decisions if decided(one).after]
+    lead = ahead[0].demand.lead_seconds
+    assert lead is not None
+    begins = _LowerAtFirst.ends_seconds - LEAD - lead
+    assert begins <= ahead[0].time_seconds < begins + 15.0
+    assert decided(ahead[0]).after == USUAL_MINIMUM - (ahead[0].replicas_before or 0)
+
+
+def test_pods_that_a_minimum_orders_now_need_no_nodes_ahead(lower_at_first: BufferedRun) -> None:
+    """At the tick that orders them, their nodes are ordered by the pods themselves."""
+    ordered = next(d for d in lower_at_first.decisions if d.replicas_after == USUAL_MINIMUM)
+    assert (decided(ordered).needed, decided(ordered).after) == (0, 0)
 
 
 def test_steady_demand_writes_little() -> None:

@@ -17,7 +17,11 @@ from tests.unit.policy_world import TARGETS
 from servingslo.features.schedule.bounds import SCHEDULE, Schedule, around, bounds_at
 from servingslo.features.schedule.windows import Window, in_force
 from servingslo.policy.inputs import ReplicaTargets
-from servingslo.policy.replicas.bounds_in_force import Moment, greatest_maximum
+from servingslo.policy.replicas.bounds_in_force import (
+    Moment,
+    greatest_maximum,
+    with_bounds_in_force,
+)
 
 USUAL = ReplicaTargets(minimum=2, maximum=10)
 DAY = datetime(2026, 3, 2, tzinfo=UTC).timestamp()
@@ -93,6 +97,15 @@ def test_the_max_holds_if_windows_contradict_and_the_cut_min_is_known() -> None:
     assert held(13.0, *windows) == (8, 10)
 
 
+def test_a_min_is_ordered_ahead_only_up_to_the_max_that_begins_with_it() -> None:
+    """What is cut at the beginning is not started for it."""
+    windows = (window(8, 8.0, least=8), window(8, 2.0, most=5))
+    assert held(7.95, *windows) == (5, 10)
+    assert held(8.0, *windows) == (5, 5)
+    assert held(9.95, *windows) == (5, 5)
+    assert held(10.0, *windows) == (8, 10)
+
+
 def test_a_backtest_has_room_for_the_greatest_max_of_any_time() -> None:
     """The bound of its fleet is no bound of one window."""
     windows = (window(8, 8.0, least=4, most=20), window(22, 8.0, most=3))
@@ -147,3 +160,13 @@ def test_what_every_schedule_keeps(
     first = around(schedule, moments[0])
     if not in_force(schedule.windows, now_seconds) and not first.ordered:
         assert (short.minimum, short.maximum) == (stated.minimum, stated.maximum)
+
+
+def test_bounds_of_another_moment_start_from_the_usual_ones() -> None:
+    """Targets in a window, asked for a moment after it: the usual bounds are back."""
+    schedule = Schedule(windows=(window(8, 2.0, least=1, most=1),))
+    stated = replace(TARGETS, replicas=USUAL, features={SCHEDULE.name: schedule})
+    inside = with_bounds_in_force(stated, LEAD, DAY + 9 * HOUR)
+    assert (inside.replicas.minimum, inside.replicas.maximum) == (1, 1)
+    after = with_bounds_in_force(inside, LEAD, DAY + 10 * HOUR).replicas
+    assert (after.minimum, after.maximum) == (USUAL.minimum, USUAL.maximum)

@@ -20,6 +20,8 @@ SUPPRESSED_SECONDS = 600.0
 _KEPT_SECONDS = 3600.0
 _LONGEST_NOTE = 1024  # validated by the API server
 _HASH_LENGTH = 16
+# A name has at most 253 characters (RFC 1123 subdomains); that of a resource may have them all.
+_PREFIX_LENGTH = 253 - 1 - _HASH_LENGTH
 # Cached events before the first search for old ones.
 _FEW = 1024
 
@@ -46,7 +48,8 @@ class KubernetesEvents:
 
         Raises: ClusterError if the API server refuses.
         """
-        name = f"{ref.name}.{_digest(ref.uid, event.key, event.message)}"
+        prefix = ref.name[:_PREFIX_LENGTH].rstrip(".-")
+        name = f"{prefix}.{_digest(ref.uid, event.key, event.message)}"
         known = self._posted.get((ref.uid, event.key))
         if known is not None and abs(now_seconds - known.at_seconds) > _KEPT_SECONDS:
             known = None

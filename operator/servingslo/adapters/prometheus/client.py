@@ -8,7 +8,7 @@ import contextlib
 import gc
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -382,6 +382,10 @@ class _BoundedSession(requests.Session):
             return
         with no_collection():
             parsed = vector_document(content) or parsed_json(content)
+        if isinstance(parsed, Mapping) and parsed.get("status") == "error":
+            # It may hold data, but not all. Source: Prometheus, docs/querying/api.md.
+            told = refusals.status_words(response.status_code, self.body)
+            raise MetricsUnavailableError(told)
         self.warnings = refusals.missing_words(parsed)
         # Parsed once, for both warnings and result.
         response.json = lambda **_kwargs: parsed  # type: ignore[method-assign]

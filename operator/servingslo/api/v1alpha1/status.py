@@ -51,8 +51,8 @@ def _greatest_share(report: ObjectiveReport) -> float | None:
 
 
 def predicted_count(decision: Decision) -> PredictedCount | None:
-    """The prediction for the decided count."""
-    found = (one for one in decision.predicted_counts if one.replicas == decision.replicas_after)
+    """The prediction for the desired count."""
+    found = (one for one in decision.predicted_counts if one.replicas == _desired(decision))
     return next(found, None)
 
 

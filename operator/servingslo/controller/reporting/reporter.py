@@ -162,7 +162,7 @@ class Reporter:
         await self._not_ready(resource, Reason.INVALID_SPEC, message, key)
 
     async def pause(self, resource: Resource) -> None:
-        """Report that nothing is decided while the resource is paused."""
+        """Report that nothing is decided while the resource is paused; its numbers are removed."""
         reported = self._remember(resource)
         message = "spec.mode is Paused: nothing is decided"
         paused = Verdict(ConditionStatus.TRUE, Reason.PAUSED, message)
@@ -282,7 +282,11 @@ class Reporter:
         self.adapters.exporter.observe_undecided(ref.namespace, ref.name, not_ready_for)
         ready = next(one for one in reported.conditions if one.type is ConditionType.READY)
         summary = shortened(ready.message)
-        fields = {"observedGeneration": resource.record.generation, "summary": summary}
+        fields = {
+            **(status_of.NOTHING_DECIDED if not_ready_for is None else {}),
+            "observedGeneration": resource.record.generation,
+            "summary": summary,
+        }
         await self._write(resource, reported, fields, headline(reported.conditions, None))
 
     async def _write(

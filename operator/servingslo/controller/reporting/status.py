@@ -49,6 +49,8 @@ _DECISION_LINES = 3
 _DECIDED_FIELDS = (
     "observedGeneration", *ServingSLOStatus.told_names(), "batching", "pools", "poolsSummary",
 )  # fmt: skip
+NOTHING_DECIDED = dict.fromkeys(_DECIDED_FIELDS)
+"""The same fields of a resource that is not decided on: all are removed."""
 
 Json = Mapping[str, Any]
 

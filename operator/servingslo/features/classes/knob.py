@@ -94,7 +94,7 @@ class LanesKnob(PlainKnob):
         decision = replace(decision, written=True)
         if standing.refused is not None:
             return Outcome(*_refused(decision, known, standing))
-        if bounds is None and context.briefly_blind:
+        if bounds is None and (context.briefly_blind or context.just_begun):
             return Outcome(decision, known)
         if bounds is None:
             return Outcome(*_put_back(decision, known, Reason.LIMIT_OPENED, standing))

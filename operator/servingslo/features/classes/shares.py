@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from servingslo.models.numerics import ROUNDING
 from servingslo.plugins import Key
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.rules.needs import CountFor
@@ -34,7 +35,7 @@ def count_with_shares(context: TickContext, wanted: int, count_for: CountFor) ->
         if flow is None or flow.requests_per_second is None:
             continue
         added += flow.requests_per_second
-        wanted = max(wanted, min(count_for(added), math.floor(share * most)))
+        wanted = max(wanted, min(count_for(added), math.floor(share * most + ROUNDING)))
     return wanted
 
 

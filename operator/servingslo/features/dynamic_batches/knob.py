@@ -89,16 +89,18 @@ def _unset_pods(
 
     A pod that cannot be read yet gets as much time as a pod that is asked to take them.
     """
-    if memory.wanted is None or not memory.proven:
+    stood = memory.stood
+    if stood is None:
         return ()
     ready = [pod for pod in observation.pods if pod.ready and not pod.deleting]
     return tuple(
         pod.name
         for pod in ready
-        if (
+        if pod.name != memory.first_pod
+        and (
             (pod.ready_for_seconds or 0.0) < ASK_AGAIN_SECONDS
             if pod.name not in batchers
-            else batchers[pod.name].limits != memory.wanted and memory.count(pod.name) < MOST_ASKED
+            else batchers[pod.name].limits != stood and memory.count(pod.name) < MOST_ASKED
         )
     )
 
@@ -259,7 +261,7 @@ def _compare_pods(tick: _Tick, memory: BatcherMemory, pod: str) -> _Answer:
     memory = replace(memory, began=verdict.began)
     if verdict.stage is stages.Stage.FIRST_POD:
         if behind := _behind(tick, memory, pod):
-            answer = replace(tick.answer(memory), after=memory.former)
+            answer = replace(tick.answer(memory), after=memory.stood)
             return _order(tick, memory, behind, answer, Reason.BATCHING_CHANGED)
         return tick.answer(memory, verdict.reason, verdict.detail), memory
     if verdict.stage is stages.Stage.EVERYWHERE:
@@ -275,7 +277,7 @@ def _behind(tick: _Tick, memory: BatcherMemory, first_pod: str) -> list[str]:
     return sorted(
         pod
         for pod, one in tick.batchers.items()
-        if memory.former not in {None, one.limits}
+        if memory.stood not in {None, one.limits}
         and pod != first_pod
         and one.owner is not Owner.ANOTHER
         and memory.count(pod) < MOST_ASKED

@@ -96,6 +96,13 @@ class BatcherMemory:
     search: BatcherSearch | None = field(default=None, compare=False, repr=False)
     ended: BatcherSearch | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def stood(self) -> BatcherLimits | None:
+        """The limits that every pod has had, but for the first pod of a trial; None for none."""
+        if self.first_pod is not None:
+            return self.former
+        return self.wanted if self.proven else None
+
     def refuses(self, limits: BatcherLimits) -> bool:
         """Whether these limits were taken back last."""
         return self.refusal is not None and self.refusal.setting == limits

@@ -1,7 +1,8 @@
 """The count that will be asked for when a node that is ordered now can serve, by the same rules.
 
 Node lead and pod lead after now the forecast is read at the quantile of the plan. What waits now is
-served by then, so that the difference to the present plan is growth alone.
+served by then, so that the difference to the present plan is growth alone. Bounds are those of the
+tick at which the pods of these nodes are ordered, a pod lead earlier.
 """
 
 from dataclasses import replace
@@ -19,7 +20,8 @@ def required_ahead(context: TickContext, ahead_seconds: float) -> int | None:
     """The count that demand needs so far ahead, within bounds and grant; None if unknown."""
     if context.demand is None or context.signals.no_metrics is not None:
         return None
-    targets = with_bounds_in_force(context.targets, ahead_seconds, context.now_seconds)
+    ordered_seconds = context.now_seconds + ahead_seconds - context.lead_seconds
+    targets = with_bounds_in_force(context.targets, context.lead_seconds, ordered_seconds)
     later = replace(
         context,
         targets=targets,

@@ -46,8 +46,8 @@ class NodeBufferKnob(PlainKnob):
         stopped = limit is None and owner is not None
         told = _told(asked, standing, WAITS.of(context.state.features) or NodeWaits())
         wanted, lead = Wanted(), told.lead_seconds
-        required = min(turn.requirement.replicas, context.bounds.maximum)
-        count = max(context.current, required)
+        required = max(turn.requirement.replicas, context.bounds.minimum)
+        count = max(context.current, min(required, context.bounds.maximum))
         if lead is not None:
             now = context.now_seconds
             # What stands when this process begins was wanted until then.

@@ -62,6 +62,13 @@ def greatest(occurrences: Iterable[Occurrence]) -> int | None:
     return min((one for one in stated if one is not None), default=None)
 
 
+def _left_minimum(occurrences: tuple[Occurrence, ...], usual: ReplicaTargets) -> int:
+    """The minimum that the maxima of windows in force with it leave."""
+    minimum, maximum = least(occurrences), greatest(occurrences)
+    minimum = usual.minimum if minimum is None else minimum
+    return minimum if maximum is None else min(minimum, maximum)
+
+
 def bounds_at(schedule: Schedule, usual: ReplicaTargets, moment: Moment) -> ReplicaTargets:
     """The bounds that hold at a moment. usual: those of no window.
 
@@ -73,8 +80,9 @@ def bounds_at(schedule: Schedule, usual: ReplicaTargets, moment: Moment) -> Repl
         *(one.ends_seconds for one in found.now if one.ends_seconds <= found.ahead_seconds),
         *(one.begins_seconds for one in found.ordered),
     )
-    minima = [least(one) for one in (found.now, *(in_force(schedule.windows, t) for t in changes))]
-    minimum = max(usual.minimum if one is None else one for one in minima)
+    own = least(found.now)
+    minima = (_left_minimum(in_force(schedule.windows, time), usual) for time in changes)
+    minimum = max((usual.minimum if own is None else own, *minima))
     maximum, cut = greatest(found.now), None
     if maximum is not None and minimum > maximum:
         minimum, cut = maximum, minimum

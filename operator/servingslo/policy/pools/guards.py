@@ -32,7 +32,7 @@ def guard_pools(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts)
     """The drafts after all guards over pools."""
     empty = frozenset() if targets.disaggregated else _without_a_place(seen)
     drafts = hold_while_unseen(seen, drafts, empty)
-    drafts = sleep_together(targets, drafts)
+    drafts = sleep_together(targets, seen, drafts)
     return within_gpus(targets, seen, drafts)
 
 
@@ -53,8 +53,8 @@ def hold_while_unseen(
     return found
 
 
-def sleep_together(targets: FleetTargets, drafts: Drafts) -> Drafts:
-    """No pool is at zero while another is not."""
+def sleep_together(targets: FleetTargets, seen: Mapping[str, Seen], drafts: Drafts) -> Drafts:
+    """No pool is at zero while another is not; one that has replicas keeps them."""
     counts = {name: draft.replicas for name, draft in drafts.items()}
     if not any(counts.values()) or all(counts.values()):
         return drafts
@@ -62,8 +62,10 @@ def sleep_together(targets: FleetTargets, drafts: Drafts) -> Drafts:
     found = dict(drafts)
     for name, count in counts.items():
         if count == 0:
-            least = max(targets.pool(name).targets.replicas.minimum, 1)
-            found[name] = _moved(drafts[name], least, Reason.OTHER_POOL_AWAKE, awake_pool=awake)
+            own = targets.pool(name).targets.replicas
+            least = max(own.minimum, 1 + own.tolerated_failures)
+            kept = seen[name].context.current or least
+            found[name] = _moved(drafts[name], kept, Reason.OTHER_POOL_AWAKE, awake_pool=awake)
     return found
 
 
@@ -166,7 +168,8 @@ def _balanced(
         return found
     for name, draft in drafts.items():
         if counts[name] != draft.replicas:
-            found[name] = _bounded(targets, draft, counts[name], drafts)
+            moved = _bounded(targets, draft, counts[name], drafts)
+            found[name] = limit_step(seen[name].context, moved)
     return found
 
 

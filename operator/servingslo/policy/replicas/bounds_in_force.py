@@ -33,12 +33,18 @@ BOUNDS: Aspect[BoundsPart] = Aspect("bounds")
 
 
 def with_bounds_in_force(targets: Targets, lead_seconds: float, now_seconds: float) -> Targets:
-    """The targets with the bounds that hold now; the same where no feature states any."""
-    replicas, moment = targets.replicas, Moment(now_seconds=now_seconds, lead_seconds=lead_seconds)
+    """The targets with the bounds that hold then; the same where no feature states any.
+
+    Also of targets whose bounds hold at another moment: the usual ones are the first.
+    """
+    usual = targets.replicas.usual or targets.replicas
+    replicas, moment = usual, Moment(now_seconds=now_seconds, lead_seconds=lead_seconds)
     for part in BOUNDS.parts():
         if (stated := part.key.of(targets.features)) is not None:
             replicas = part.bounds(stated, replicas, moment)
-    return targets if replicas is targets.replicas else replace(targets, replicas=replicas)
+    if replicas is usual:
+        return targets
+    return replace(targets, replicas=replace(replicas, usual=usual))
 
 
 def change_over_time(targets: Targets) -> bool:

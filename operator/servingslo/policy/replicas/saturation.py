@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from servingslo.estimation.estimate import Estimate
 from servingslo.estimation.sample import PodSample
+from servingslo.models.numerics import ROUNDING
 from servingslo.models.objectives import Objective
 from servingslo.policy.inputs import Targets
 
@@ -112,7 +113,7 @@ def settles(pods: Sequence[PodSample]) -> bool:
 def _in_proportion(estimate: Estimate, pods: Sequence[PodSample], ratio: float) -> int:
     """Sheddable classes order nothing, however full they make the engines."""
     serving = max(len(pods), 1)
-    return max(math.ceil(serving * ratio * estimate.ordering_ratio), serving)
+    return max(math.ceil(serving * ratio * estimate.ordering_ratio - ROUNDING), serving)
 
 
 def _missed_ratio(estimate: Estimate, objective: Objective) -> float:

@@ -29,7 +29,7 @@ from servingslo.runtimes.launch.flags import (
     words_as_they_are,
 )
 from servingslo.runtimes.profile import Knob, RuntimeProfile
-from servingslo.runtimes.shell.words import Word, has_hole
+from servingslo.runtimes.shell.words import NO_VARIABLES, Environment, Word, has_hole
 
 # This program runs other engines as backends, each with the flags in its model.json.
 _HOST = "tritonserver"
@@ -118,9 +118,14 @@ def batch_arguments(
     )
 
 
-def command_words(command: Sequence[str] | None, args: Sequence[str] | None) -> Sequence[str]:
+def command_words(
+    command: Sequence[str] | None,
+    args: Sequence[str] | None,
+    environment: Environment = NO_VARIABLES,
+) -> Sequence[str]:
     """The words of the engine's own command line: from the script, if a shell runs one."""
-    return [word.text for line in command_line(command, args).lines for word in line]
+    line = command_line(command, args, environment=environment)
+    return [word.text for words in line.lines for word in words]
 
 
 def change_refused(

@@ -80,8 +80,9 @@ class ObjectCache(Generic[T]):
                 self._replace({})
                 self.listed.set()
                 backoff_seconds = await _waited(backoff_seconds, _LONGEST_ABSENT_BACKOFF_SECONDS)
-            except ClusterError as error:
-                self._set_problem(error)
+            except Exception as error:  # noqa: BLE001  a copy that ends unnoticed is never renewed
+                told = f"GET {self.path}: {type(error).__name__}: {error!s:.200}"
+                self._set_problem(error if isinstance(error, ClusterError) else ClusterError(told))
                 backoff_seconds = await _waited(backoff_seconds, _LONGEST_BACKOFF_SECONDS)
 
     async def _list(self) -> str:

@@ -49,6 +49,8 @@ DEFAULT_TIMEOUT_SECONDS = 5.0
 # alive. Watched data is therefore never older than the tolerated silence.
 WATCH_SECONDS = 15
 WATCH_SILENCE_SECONDS = 20.0
+# One object of a watch: etcd keeps 1.5 MiB, and JSON of Go writes `<` in six characters.
+_LONGEST_EVENT_BYTES = 16 * 1024 * 1024
 # Enough for the watches plus the concurrent reads of a tick.
 _CONNECTIONS = 32
 _USER_AGENT = "servingslo-operator"
@@ -317,7 +319,7 @@ def _unreached(error: Exception) -> str:
 
 async def _events(path: str, content: aiohttp.StreamReader) -> AsyncIterator[KubeObject]:
     with _translated("GET", path):
-        async for line in content:
+        while line := await content.readline(max_line_length=_LONGEST_EVENT_BYTES):
             if line.strip():
                 yield parsed_json(line)
 

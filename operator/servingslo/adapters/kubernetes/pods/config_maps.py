@@ -17,7 +17,8 @@ from servingslo.adapters.kubernetes.api.paths import ApiPath, api_path
 from servingslo.adapters.kubernetes.pods.config_references import ConfigMapUse
 from servingslo.adapters.kubernetes.pods.records import ContainerRecord
 from servingslo.errors import ClusterError, InvalidNameError
-from servingslo.runtimes.launch.command_line import command_line, expanded, in_use
+from servingslo.runtimes.launch.arguments import command_words
+from servingslo.runtimes.launch.command_line import expanded, in_use
 from servingslo.runtimes.launch.config_file import config_file, config_path
 from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS, NO_VARIABLES, Environment
 from servingslo.units import seconds_from_timestamp
@@ -192,8 +193,7 @@ async def started_with(
     environment = Environment(known=in_use((*command, *args), known), unset=unset)
     words: tuple[str, ...] = ()
     if has_file:
-        line = command_line(command, args, environment=environment)
-        path = config_path([word.text for words in line.lines for word in words])
+        path = config_path(command_words(command, args, environment))
         if path is not None:
             words, problem = await _file(path, use, namespace, config_maps, at_seconds)
             problems.extend([problem] if problem else [])

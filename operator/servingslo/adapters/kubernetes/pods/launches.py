@@ -128,7 +128,8 @@ def read_launch(
     engine: ContainerRecord, started: StartedWith, profile: RuntimeProfile | None
 ) -> Launch:
     """What an engine's container says that was started with this."""
-    words = (*command_words(started.command, started.args), *started.config)
+    own = command_words(started.command, started.args, started.environment)
+    words = (*own, *started.config)
     off = metrics_switched_off(words, catalogue.known() if profile is None else (profile,))
     if profile is None:
         return Launch(metrics_off=off)

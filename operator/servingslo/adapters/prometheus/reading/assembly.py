@@ -6,6 +6,7 @@ are distinguished by their ports, see `servers`.
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -36,6 +37,8 @@ from servingslo.units import bytes_from_mebibytes, ratio_from_percent
 # The counter that shows the mix of models, and the label that names them.
 _TOKENS = "generation_tokens_total"
 _MODEL_LABEL = "model_name"
+# A port in a label, which a tenant may set to any length.
+_PORT = re.compile(r"[0-9]{1,5}")
 # Fields that count requests at their start or end.
 _OF_REQUESTS = ("finished_total", "ttft_seconds", "latency_seconds")
 
@@ -251,7 +254,7 @@ class Assembly:
         labels = self._config.source_labels
         told = (dict(zip(labels, source, strict=True)) for source, _ in self._scraped.get(pod, {}))
         ports = (one.get("instance", "").rpartition(":")[2] for one in told)
-        return frozenset(int(port) for port in ports if port.isascii() and port.isdecimal())
+        return frozenset(int(port) for port in ports if _PORT.fullmatch(port))
 
     def _record(self, labels: Labels, name: str) -> Scraped:
         """The record for series of these labels and this name."""

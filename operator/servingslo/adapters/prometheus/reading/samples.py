@@ -195,12 +195,12 @@ def _adapters_of(names: AdapterLabels, labels: Mapping[str, str]) -> dict[str, A
 
     An engine names each adapter once, or once for each of its requests.
     """
-    slots = labels.get(names.slots, "")
-    if not (slots.isascii() and slots.isdecimal() and int(slots)):
+    slots = _integer(labels.get(names.slots))
+    if slots is None:
         return {}
     told = ",".join(labels.get(label, "") for label in (names.running, names.waiting))
     found = {name.strip() for name in told.split(",")} - {""}
-    return {"adapters": tuple(sorted(found)[:MOST_NAMES]), "adapter_slots": int(slots)}
+    return {"adapters": tuple(sorted(found)[:MOST_NAMES]), "adapter_slots": slots}
 
 
 def _largest(counts: Mapping[str, float]) -> dict[str, float]:
