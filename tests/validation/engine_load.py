@@ -11,6 +11,7 @@ import numpy as np
 from tests.validation.engine_process import FIRST_PLAIN_TOKEN, MODEL_NAME, VOCABULARY_COUNT
 from tests.validation.engine_requests import Served
 
+from servingslo_lab.errors import RigError
 from servingslo_lab.sim.traces.trace import Trace
 
 _LONGEST_REQUEST_SECONDS = 300.0
@@ -57,7 +58,10 @@ def scaled_lengths(trace: Trace, scale: float, max_model_len: int) -> Lengths:
 def planned_load(
     lengths: Lengths, rates_per_second: Sequence[float], phase_seconds: float, seed: int
 ) -> Load:
-    """A load with these rates; the same for the same seed."""
+    """A load with these rates; the same for the same seed.
+
+    Raises: RigError if no request comes of them.
+    """
     rng = np.random.default_rng(seed)
     arrivals: list[float] = []
     phases: list[int] = []
@@ -66,6 +70,11 @@ def planned_load(
         begin = phase * phase_seconds
         arrivals += (begin + np.sort(rng.random(count)) * phase_seconds).tolist()
         phases += [phase] * count
+    if not arrivals:
+        rates = ", ".join(f"{rate:.2f}" for rate in rates_per_second)
+        raise RigError(
+            f"rates: no request comes of {rates} a second: leave the machine to the engine"
+        )
     # Every pair is drawn equally often: a handful of requests should look like the trace.
     pairs = len(lengths.prompt_tokens)
     copies = -(-len(arrivals) // pairs)
