@@ -47,6 +47,7 @@ def install_chart(rig: Rig, *settings: str) -> None:
         str(CHART),
         # The CRD of this control plane may have come with another test.
         "--take-ownership",
+        "--force-conflicts",
         f"--namespace={RELEASE_NAMESPACE}",
         "--create-namespace",
         "--set=replicaCount=0",

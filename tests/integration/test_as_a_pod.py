@@ -58,7 +58,8 @@ def test_the_release_s_pods_run_the_image(
     # Waits until both pods answer their probes.
     rig.helm(
         "upgrade", "--install", RELEASE, str(CHART), f"--namespace={RELEASE_NAMESPACE}",
-        "--create-namespace", "--take-ownership", f"--values={values}", "--wait", "--timeout=150s",
+        "--create-namespace", "--take-ownership", "--force-conflicts", f"--values={values}",
+        "--wait", "--timeout=150s",
     )  # fmt: skip
     assert [pod.ready for pod in kubelet.pods] == [True, True]
     _check_confinement(kubelet.pods[0], image)

@@ -50,7 +50,7 @@ def _helm(rig: Rig, namespace: str, *settings: str, dry: bool = False) -> str:
     command = ("template", "--is-upgrade", "--dry-run=server") if dry else ("upgrade", "--install")
     done = rig.helm(
         *command, RELEASE, str(CHART), f"--namespace={namespace}",
-        *(() if dry else ("--take-ownership", "--timeout=120s")),
+        *(() if dry else ("--take-ownership", "--force-conflicts", "--timeout=120s")),
         *(f"--set={setting}" for setting in settings),
     )  # fmt: skip
     return done.stdout
