@@ -141,12 +141,16 @@ def new_search(
 
 def advance(search: BatcherSearch, case: SizingCase) -> tuple[BatcherSearch, bool]:
     """Judge the next candidate; return the search and whether it is over."""
-    candidate = next((one for one in _candidates(search, case) if one not in search.rates), None)
-    if candidate is None:
-        return search, True
-    rate = _carried_per_second(search, candidate, case)
-    search = replace(search, rates={**search.rates, candidate: rate})
-    return search, all(one in search.rates for one in _candidates(search, case))
+    candidate = _next_candidate(search, case)
+    if candidate is not None:
+        rate = _carried_per_second(search, candidate, case)
+        search = replace(search, rates={**search.rates, candidate: rate})
+    return search, _next_candidate(search, case) is None
+
+
+def _next_candidate(search: BatcherSearch, case: SizingCase) -> BatcherLimits | None:
+    """The limits to judge next; None if all are judged."""
+    return next((one for one in _candidates(search, case) if one not in search.rates), None)
 
 
 def _carried_per_second(search: BatcherSearch, candidate: BatcherLimits, case: SizingCase) -> float:
