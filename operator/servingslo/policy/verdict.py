@@ -16,7 +16,7 @@ from servingslo.policy.knobs.catalogue import decide_knobs
 from servingslo.policy.knobs.protocol import Knob, Turn
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.findings import with_unreliable
-from servingslo.policy.replicas.ownership import ADVICE_ONLY, hand_over
+from servingslo.policy.replicas.ownership import ADVICE_ONLY, advises, hand_over
 from servingslo.policy.replicas.pods import Condition
 from servingslo.policy.replicas.promise import promise_report
 from servingslo.policy.replicas.proposal import Proposal, Requirement
@@ -70,7 +70,6 @@ def assemble_decision(
     steps = with_unreliable(context, (*notes, *proposal.steps))
     if limit is not None and limit not in {step.reason for step in steps}:
         steps = (*steps, *proposal.noted("mode", before, limit).steps[-1:])
-    advises = limit in ADVICE_ONLY or given is not None
     apply = after != before
     scaling = apply or (given is not None and wanted != before)
     turn = Turn(
@@ -111,7 +110,7 @@ def assemble_decision(
         metrics=context.signals.reason,
         metrics_age_seconds=finite(context.signals.age_seconds),
         metrics_missing=metrics_missing(context),
-        cost=cost_report(context, wanted if advises else after, decisions.values()),
+        cost=cost_report(context, wanted if advises(limit, given) else after, decisions.values()),
         cold_start=cold_start_report(context),
         limits=limits_use(context),
         runtime=_runtime(context),

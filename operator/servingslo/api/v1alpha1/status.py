@@ -19,7 +19,7 @@ from servingslo.api.v1alpha1.status_reserve import ReserveStatus
 from servingslo.policy.decision import Decision
 from servingslo.policy.decision_parts import ObjectiveReport, PredictedCount
 from servingslo.policy.pools.inputs import MOST_POOLS
-from servingslo.policy.replicas.ownership import ADVICE_ONLY
+from servingslo.policy.replicas.ownership import advises
 from servingslo.reasons import Reason
 
 # The operator writes three. Former versions write nine, and may lead while the CRD is already new.
@@ -40,8 +40,8 @@ def _desired(decision: Decision) -> int | None:
     """The count that the target gets, or should get from another client; None while paused."""
     if decision.limited_by is Reason.PAUSED:
         return None
-    advises = decision.limited_by in ADVICE_ONLY or decision.handed_over is not None
-    return decision.recommended_replicas if advises else decision.replicas_after
+    advice = advises(decision.limited_by, decision.handed_over)
+    return decision.recommended_replicas if advice else decision.replicas_after
 
 
 def _greatest_share(report: ObjectiveReport) -> float | None:

@@ -56,6 +56,11 @@ _NO_METRICS = (
 )
 
 
+def advises(limited_by: Reason | None, handed_over: HandOver | None) -> bool:
+    """Whether the count of a decision is for another client, or nobody, to carry out."""
+    return limited_by in ADVICE_ONLY or handed_over is not None
+
+
 def ownership_problem(
     observation: Observation, actuation: Actuation = Actuation.SCALE, *, may_sleep: bool = False
 ) -> SignalProblem | None:
