@@ -9,7 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Answering(BaseHTTPRequestHandler, ABC):
-    """Answers each request in one go, and says nothing on standard error."""
+    """Answers each request in one go, and says nothing on standard error.
+
+    body: of the request. It is read whole: what stays of it would be the connection's next request.
+    """
+
+    body = b""
 
     @abstractmethod
     def reply(self) -> None:
@@ -17,6 +22,7 @@ class Answering(BaseHTTPRequestHandler, ABC):
 
     def do_GET(self) -> None:
         """Answer."""
+        self.body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         self.reply()
 
     do_POST = do_GET  # noqa: N815 - the standard library's name

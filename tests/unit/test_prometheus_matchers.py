@@ -49,8 +49,7 @@ class Store(Answering):
 
     def reply(self) -> None:
         """A long query comes in the body."""
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0)).decode()
-        query = parse_qs(body or urlsplit(self.path).query)["query"][0]
+        query = parse_qs(self.body.decode() or urlsplit(self.path).query)["query"][0]
         self.asked.append(query)
         labels = {"namespace": "n", "pod": "p", "servingslo_group": "native/engine"}
         ranged = "query_range" in self.path
