@@ -37,6 +37,7 @@ from servingslo.runtimes.gateways import GatewayProfile
 # 4,000 engines is about 20 MB.
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
+_TENANT_HEADER = "X-Scope-OrgID"
 _RETRY_PAUSE_SECONDS = 0.2
 _RETRIED_STATUS = frozenset({429, 500, 502, 503, 504})
 _TOLD_BYTES = 4096
@@ -187,7 +188,7 @@ class PrometheusClient:
         # Compressing a large answer takes Prometheus longer than sending it inside a cluster.
         headers = {"Accept-Encoding": "identity"}
         if config.tenant:
-            headers["X-Scope-OrgID"] = config.tenant
+            headers[_TENANT_HEADER] = config.tenant
         # Without our own Retry the library would use one that turns 1 s into 10 s. With read=False
         # a timeout is raised as a timeout.
         self._prometheus = PrometheusConnect(
@@ -360,6 +361,15 @@ class _BoundedSession(requests.Session):
         if len(params.get("query", "")) > LONGEST_QUERY_CHARACTERS:
             method, kwargs["data"] = "POST", kwargs.pop("params")
         return super().request(method, url, **kwargs)
+
+    def rebuild_auth(
+        self, prepared_request: requests.PreparedRequest, response: requests.Response
+    ) -> None:
+        """Like in requests, but the tenant is as little sent to another server as a credential."""
+        super().rebuild_auth(prepared_request, response)  # type: ignore[no-untyped-call]
+        old, new = response.request.url, prepared_request.url
+        if self.should_strip_auth(old, new):  # type: ignore[no-untyped-call]
+            prepared_request.headers.pop(_TENANT_HEADER, None)
 
     def _read_body(self, response: requests.Response, **_: object) -> None:
         self.status = response.status_code
