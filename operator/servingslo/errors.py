@@ -88,7 +88,7 @@ class ClusterError(ServingSLOError):
 
 
 class ClusterUnavailableError(ClusterError):
-    """The API server did not answer in time or answered with a server error."""
+    """The API server did not answer in time or answered with a server error of its own."""
 
 
 class NotFoundError(ClusterError):

@@ -56,6 +56,10 @@ _CONNECTIONS = 32
 _USER_AGENT = "servingslo-operator"
 _LONGEST_MESSAGE = 500
 _TERMINATING = b"NamespaceTerminating"
+# An admission webhook cannot be called, or denies with a status of its own choice: the API server
+# answered, and wrote nothing.
+# Source: Kubernetes, apiserver: util/webhook/error.go, admission/plugin/webhook/errors.
+_BY_WEBHOOK = (b"failed calling webhook ", b"admission webhook ")
 
 
 class Patch(StrEnum):
@@ -339,9 +343,10 @@ def _error(method: str, path: str, status: int, data: bytes) -> ClusterError:
     if status == 403 and _TERMINATING in data:
         # Nothing can be created in a namespace that is being deleted: treat it as gone.
         return NotFoundError(message)
-    if status >= 500:
-        return ClusterUnavailableError(message)
-    return kinds.get(status, ClusterError)(message)
+    kind = ClusterUnavailableError if status >= 500 else kinds.get(status, ClusterError)
+    if kind is ClusterUnavailableError and any(words in data for words in _BY_WEBHOOK):
+        return ClusterError(message)
+    return kind(message)
 
 
 def _message(data: bytes) -> str:
