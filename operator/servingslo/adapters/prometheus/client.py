@@ -110,16 +110,7 @@ class PrometheusConfig:
         return f'{own}, {self.namespace_label}=~"{"|".join(self.namespaces)}"'
 
     def __post_init__(self) -> None:
-        url = urlsplit(self.url)
-        if url.scheme not in {"http", "https"} or not url.netloc:
-            raise InvalidInputError("--prometheus-url", self.url, "http://… or https://…")
-        if url.username or url.password:
-            raise InvalidInputError(
-                "--prometheus-url", url.hostname, "no credentials; use --prometheus-password-file"
-            )
-        if _BEYOND_ADDRESS.search(self.url):
-            allowed = "without blank, query, /graph and /api/v1"
-            raise InvalidInputError("--prometheus-url", self.url, allowed)
+        _check_url(self.url)
         if self.bearer_token_file and self.basic_auth_username:
             raise InvalidInputError(
                 "--prometheus-bearer-token-file",
@@ -150,6 +141,24 @@ class PrometheusConfig:
         ):
             if value <= 0:
                 raise InvalidInputError(field, value, "> 0")
+
+
+def _check_url(text: str) -> None:
+    # Never print credentials.
+    told = text.rpartition("@")[2]
+    try:
+        url = urlsplit(text)
+    except ValueError as error:
+        raise InvalidInputError("--prometheus-url", told, f"an address ({error})") from error
+    if url.scheme not in {"http", "https"} or not url.netloc:
+        raise InvalidInputError("--prometheus-url", told, "http://… or https://…")
+    if url.username or url.password:
+        raise InvalidInputError(
+            "--prometheus-url", url.hostname, "no credentials; use --prometheus-password-file"
+        )
+    if _BEYOND_ADDRESS.search(text):
+        allowed = "without blank, query, /graph and /api/v1"
+        raise InvalidInputError("--prometheus-url", text, allowed)
 
 
 def _check_namespaces(names: tuple[str, ...]) -> None:
