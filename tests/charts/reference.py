@@ -104,7 +104,7 @@ def schema_properties(part: Mapping[str, Any], path: str = "") -> Iterator[tuple
     for name in ("items", "additionalProperties"):
         if isinstance(part.get(name), dict):
             yield from schema_properties(part[name], f"{path}*.")
-    for child in part.get("anyOf", ()):
+    for child in (*part.get("anyOf", ()), *part.get("patternProperties", {}).values()):
         yield from schema_properties(child, path)
 
 

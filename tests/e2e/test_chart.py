@@ -139,6 +139,10 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("prometheus.url=prometheus:9090", "url", id="url-without-scheme"),
         pytest.param("prometheus.url=http://a:9090/graph", "prometheus.url", id="url-of-a-page"),
         pytest.param("prometheus.url=http://a/api/v1/query", "prometheus.url", id="url-of-the-api"),
+        pytest.param("prometheus.url=http://me:secret@a:9090", "url", id="url-with-credentials"),
+        pytest.param(
+            'prometheus.matchers=__name__="a"', "not of __name__", id="matcher-of-the-name"
+        ),
         pytest.param("prometheus.timeoutSeconds=0", "timeoutSeconds", id="timeout"),
         pytest.param("prometheus.caFile=ca.crt", "caFile", id="ca-without-folder"),
         pytest.param(
@@ -160,6 +164,17 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("gateway.profile=nginx", "profile", id="gateway"),
         pytest.param("runtimes.vllm.metrics.running=a b", "running", id="runtime-metric"),
         pytest.param("runtimes.vllm.port=8000", "port", id="runtime-field"),
+        pytest.param("runtimes.vllm.metrics.runing=a", "runing", id="runtime-metric-field"),
+        pytest.param(
+            "gateway.profile=envoy-gateway,gateway.reporter=source",
+            "gateway.reporter: source is not allowed",
+            id="reporter-of-another-gateway",
+        ),
+        pytest.param(
+            "gateway.profile=istio,gateway.pattern=(?P<name>.)(?P<namespace>.)",
+            "gateway.pattern: .* is not allowed",
+            id="pattern-of-another-gateway",
+        ),
         pytest.param("gateway.labels.workload=a b", "workload", id="gateway-label"),
         pytest.param(
             r"podLabels.app\.kubernetes\.io/name=mine", "app.kubernetes.io/name", id="own-label"

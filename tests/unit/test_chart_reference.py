@@ -2,14 +2,23 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
+import pytest
 import typer.main
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.charts.reference import CHART, readme, schema, schema_properties, undescribed, values
 from typer.core import TyperGroup
 
+from servingslo.adapters.engines.channel import engine_options
+from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.cli.main import app
+from servingslo.errors import InvalidInputError
+from servingslo.runtimes.gateway_catalogue import gateway_profile
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 
@@ -74,6 +83,93 @@ def test_the_chart_allows_no_number_that_the_operator_refuses() -> None:
         if most is not None:
             assert part["maximum"] <= most, path
     assert "prometheus.timeoutSeconds" in checked
+
+
+def _envoy(pattern: str) -> object:
+    return gateway_profile("envoy-gateway", pattern=pattern)
+
+
+def _prometheus(url: str) -> object:
+    return PrometheusConfig(url=url)
+
+
+def _matched(matchers: str) -> object:
+    return PrometheusConfig(url="http://a", matchers=matchers)
+
+
+@pytest.mark.parametrize(
+    ("path", "operator", "texts"),
+    [
+        ("prometheus.url", _prometheus, ("http://", "http://[::1", "https://me:secret@a:9090/x")),
+        ("prometheus.matchers", _matched, ('a="b\nc"', 'a="b', "a=b")),
+        ("gateway.pattern", _envoy, ("(?P<name>.+)", "(?P<namespace>.+)", "name")),
+    ],
+    ids=["url", "matchers", "pattern"],
+)
+def test_the_chart_allows_no_text_that_the_operator_refuses(
+    path: str, operator: Callable[[str], object], texts: tuple[str, ...]
+) -> None:
+    """Helm refuses it with its path; otherwise the pods would restart for ever."""
+    pattern = dict(schema_properties(SCHEMA))[path]["pattern"]
+    for text in texts:
+        assert not re.search(pattern, text), text
+        with pytest.raises(InvalidInputError):
+            operator(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "texts"),
+    [
+        ("prometheus.url", ("http://a", "https://a.b:9090/c@d", "http://[::1]:9090")),
+        ("prometheus.matchers", ("", 'a="b", c=~"d.*",')),
+        ("gateway.pattern", ("", "(?P<name>.).(?P<namespace>.)", "(?P<namespace>.).(?P<name>.)")),
+    ],
+    ids=["url", "matchers", "pattern"],
+)
+def test_the_chart_allows_what_the_operator_takes(path: str, texts: tuple[str, ...]) -> None:
+    """A stricter pattern would refuse a release that runs."""
+    pattern = dict(schema_properties(SCHEMA))[path]["pattern"]
+    assert all(re.search(pattern, text) for text in texts)
+
+
+_RANGES = [
+    part["items"]["pattern"]
+    for _, part in schema_properties(SCHEMA)
+    if part.get("type") == "array" and "(CIDR)" in part["description"]
+]
+
+
+@given(st.one_of(st.ip_addresses(), st.ip_addresses(v=6)), st.integers(0, 128))
+@example(ip_address("::"), 0)
+def test_the_chart_allows_every_range_of_addresses(
+    address: IPv4Address | IPv6Address, bits: int
+) -> None:
+    """In the short and the long form of IPv6."""
+    found = ip_network((address, min(bits, address.max_prefixlen)), strict=False)
+    for pattern in _RANGES:
+        assert re.search(pattern, str(found))
+        assert re.search(pattern, found.exploded)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["10.0.0.0/99", "10.0.0.0/33", "256.0.0.0/8", "10.0/8", "010.0.0.0/8", "fd00::/129",
+     "fd00::/", "fd00/8", "fd00::1::/48", "fd000::/48", ":/0", "a.b/8", "1:2:3:4:5:6:7:8:9/64"],
+)  # fmt: skip
+def test_the_chart_allows_no_range_that_is_none(text: str) -> None:
+    """The operator would not start with it."""
+    with pytest.raises(InvalidInputError):
+        engine_options("--range", [text])
+    assert not [pattern for pattern in _RANGES if re.search(pattern, text)]
+
+
+def test_the_chart_knows_the_metrics_that_a_runtime_may_name() -> None:
+    """Of a field that none has, Helm says so at its path."""
+    metrics = SCHEMA["properties"]["runtimes"]["additionalProperties"]["properties"]["metrics"]
+    with pytest.raises(InvalidInputError) as refused:
+        runtimes_of({"vllm": {"metrics": {"runing": "a"}}})
+    assert [*metrics["patternProperties"]] == [f"^({refused.value.allowed.replace(', ', '|')})$"]
+    assert metrics["additionalProperties"] is False
 
 
 def test_the_readme_is_current() -> None:

@@ -27,8 +27,20 @@
 {{- if regexMatch "[\\s?#]|/(graph|api/v1(/query(_range)?)?)/?$" .url }}
 {{- fail (printf "prometheus.url: %s is not allowed; allowed: an address without blank, query, /graph and /api/v1" .url) }}
 {{- end }}
+{{- $one := `\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"\s*` }}
+{{- if regexMatch (printf `^(%s,)*\s*__name__\s*[=!]` $one) .matchers }}
+{{- fail (printf "prometheus.matchers: %s is not allowed; allowed: matchers of labels, not of __name__" .matchers) }}
+{{- end }}
 {{- if and .basicAuthSecret (or .bearerTokenSecret .bearerTokenFile) }}
 {{- fail (printf "prometheus.basicAuthSecret: %s is not allowed; allowed: '' with a bearer token, since one request has one kind of credentials" .basicAuthSecret) }}
+{{- end }}
+{{- end }}
+{{- with .Values.gateway }}
+{{- if and .reporter (not (has .profile (list "istio" "none"))) }}
+{{- fail (printf "gateway.reporter: %s is not allowed; allowed: '' with profile %s" .reporter .profile) }}
+{{- end }}
+{{- if and .pattern (not (has .profile (list "envoy-gateway" "none"))) }}
+{{- fail (printf "gateway.pattern: %s is not allowed; allowed: '' with profile %s" .pattern .profile) }}
 {{- end }}
 {{- end }}
 {{- $memory := dig "limits" "memory" "" .Values.resources | toString }}
