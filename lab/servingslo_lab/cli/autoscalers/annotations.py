@@ -14,12 +14,14 @@ from servingslo.units import parse_duration_seconds
 from servingslo_lab.cli.autoscalers.shared import Metadata
 
 _KEDA, _AIBRIX = "autoscaling.keda.sh/", "autoscaling.aibrix.ai/"
+_KEDA_DOMAIN = "keda.sh"
 _PAUSES = {f"{_KEDA}paused-scale-in": "scaleDown", f"{_KEDA}paused-scale-out": "scaleUp"}
 _WINDOWS = {
     f"{_AIBRIX}scale-down-cooldown-window": "scaleDown",
     f"{_AIBRIX}scale-up-cooldown-window": "scaleUp",
 }
 _PAUSED = "mode Recommend changes nothing; to stop all decisions: mode Paused"
+_OF_HPA = "about the HPA that KEDA makes; here none is made"
 _TUNED = "tunes a rule that does not decide here; steps and windows are behavior"
 # Of Go's strconv.ParseBool; any other value pauses.
 _FALSE = frozenset({"0", "f", "F", "false", "False", "FALSE"})
@@ -46,6 +48,8 @@ def read(metadata: Metadata) -> Iterator[Setting]:
             yield _window(name, value)
         elif name.startswith(_KEDA):
             yield Setting(name=name, value=value, about=_PAUSED)
+        elif name.partition("/")[0].endswith(_KEDA_DOMAIN):
+            yield Setting(name=name, value=value, about=_OF_HPA)
         elif _AIBRIX in name:
             yield Setting(name=name, value=value, about=_TUNED)
 

@@ -44,8 +44,10 @@ EXAMPLE_OBJECTIVE = Objective(metric=LatencyMetric.TTFT, percentile=99.0, thresh
 _THRESHOLD = "the replica count follows from the objectives, not from a threshold"
 _LATENCY = "a latency, not understood: state --objective"
 _SCALABLE = frozenset({"Deployment", "StatefulSet"})
-# Settings of triggers that say what is measured, of any type.
+# Settings of triggers that say what is measured, of any type; and those shown, the longest last.
 _NAMING = ("query", "metricName", "expression", "url", "valueLocation", "nrql")
+_CRON = ("start", "end", "desiredReplicas", "timezone")
+_SHOWN = ("threshold", "value", *_CRON, "query")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +219,8 @@ def _cron(draft: _Draft, trigger: Trigger, path: str) -> None:
     said, replicas = trigger.metadata, draft.spec["replicas"]
     start, end, wanted = (said.get(name, "") for name in ("start", "end", "desiredReplicas"))
     start, end = windows.plain(start), windows.plain(end)
-    value = f"cron start {start}, end {end}, desiredReplicas {wanted}"
+    zone = said.get("timezone", "")
+    value = f"cron start {start}, end {end}, desiredReplicas {wanted}, timezone {zone or 'UTC'}"
     seconds, why = windows.duration_seconds(start, end)
     if not wanted.isdecimal():
         why = "desiredReplicas is no count"
@@ -229,7 +232,6 @@ def _cron(draft: _Draft, trigger: Trigger, path: str) -> None:
     least = min(int(wanted), replicas["max"])
     if least < int(wanted):
         draft.leave(f"{path}.metadata.desiredReplicas", wanted, f"at most replicas.max, {least}")
-    zone = said.get("timezone", "")
     _window(draft, path, value, windows.window(start, zone, seconds, min=least))
 
 
@@ -257,7 +259,10 @@ def _from_scaled_object(draft: _Draft, spec: ScaledObjectSpec) -> None:
         draft.leave("spec.pollingInterval", spec.polling_interval, about)
     _advanced(draft, spec)
     for index, trigger in enumerate(spec.triggers):
-        _trigger(draft, trigger, f"spec.triggers[{index}]", alone=not spec.formula)
+        path = f"spec.triggers[{index}]"
+        known = _trigger(draft, trigger, path, alone=not spec.formula)
+        for name, value, about in trigger.beside(known):
+            draft.leave(f"{path}.{name}", value, about)
 
 
 def _idle(draft: _Draft, replicas: dict[str, Any], seconds: int) -> None:
@@ -323,19 +328,22 @@ def _advanced(draft: _Draft, spec: ScaledObjectSpec) -> None:
     if spec.advanced is None:
         return
     modifiers = spec.advanced.scaling_modifiers
-    if modifiers is not None and spec.formula:
-        value = f"{modifiers.formula}, target {modifiers.target}"
+    if modifiers is not None and (spec.formula or modifiers.target):
+        value = f"{spec.formula}, target {modifiers.target}".removeprefix(", ")
         draft.leave("spec.advanced.scalingModifiers.formula", value, _THRESHOLD)
     if spec.advanced.restore_to_original_replica_count:
         about = "deleting a ServingSLO leaves the replica count as it is"
         draft.leave("spec.advanced.restoreToOriginalReplicaCount", "true", about)
 
 
-def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None:
-    """alone: no formula stands over the triggers, with which KEDA ignores their thresholds."""
+def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> Sequence[str]:
+    """The settings that were taken over or shown.
+
+    alone: no formula stands over the triggers, with which KEDA ignores their thresholds.
+    """
     if trigger.type == "cron" and alone:
         _cron(draft, trigger, path)
-        return
+        return _CRON
     query, threshold = trigger.metadata.get("query", ""), trigger.metadata.get("threshold", "")
     objective = objective_of(query, threshold) if alone else None
     if objective is not None:
@@ -347,17 +355,14 @@ def _trigger(draft: _Draft, trigger: Trigger, path: str, *, alone: bool) -> None
         if trigger.metric_type != "Value":
             about = "divides the latency by the replicas; the objective is the threshold as written"
             draft.leave(f"{path}.metricType", trigger.metric_type or "AverageValue", about)
-        return
+        return ("query", "threshold", "metricType")
     named = " ".join(trigger.metadata.get(key, "") for key in _NAMING)
     about = _LATENCY if is_latency(named) else _THRESHOLD
     if wva.DESIRED_METRIC in query:
         about = wva.COUNT
-    settings = ", ".join(
-        f"{name} {trigger.metadata[name]}"
-        for name in ("query", "threshold", "value", "start", "end", "desiredReplicas")
-        if name in trigger.metadata
-    )
+    settings = ", ".join(f"{x} {trigger.metadata[x]}" for x in _SHOWN if x in trigger.metadata)
     draft.leave(path, f"{trigger.type} {settings}".strip(), about)
+    return _SHOWN
 
 
 def _annotations(draft: _Draft, metadata: Metadata) -> None:

@@ -4,6 +4,7 @@ Source: KEDA v2.21 apis/keda/v1alpha1/scaledobject_types.go; defaults of keda.sh
 specification".
 """
 
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -16,6 +17,9 @@ SCALED_OBJECT_KIND = "ScaledObject"
 SCALED_OBJECT_API_VERSION = "keda.sh/v1alpha1"
 DEFAULT_MIN_REPLICAS, DEFAULT_MAX_REPLICAS = 0, 100
 DEFAULT_POLLING_SECONDS, DEFAULT_COOLDOWN_SECONDS = 30, 300
+_TYPE = "how a threshold becomes a count; the replica count follows from the objectives"
+_ACTIVATION = "the first replica follows from requests at the gateway, not from a threshold"
+_READING = "where and how KEDA reads the trigger; the operator reads engines and gateway"
 
 
 class FallbackKind(StrEnum):
@@ -40,9 +44,21 @@ class Trigger(ReadModel):
     """One trigger. metadata: its settings, all strings."""
 
     type: str
-    name: str | None = None
     metadata: dict[str, str] = Field({})
     metric_type: Literal["AverageValue", "Value", "Utilization"] | None = None
+
+    def beside(self, known: Collection[str]) -> Iterator[tuple[str, str, str]]:
+        """Path, value and meaning of each setting but the known ones.
+
+        Addresses may contain credentials: only the value of an activation is given.
+        """
+        if self.metric_type is not None and "metricType" not in known:
+            yield "metricType", self.metric_type, _TYPE
+        for name, value in self.metadata.items():
+            if name.startswith("activation"):
+                yield f"metadata.{name}", value, _ACTIVATION
+            elif name not in known:
+                yield f"metadata.{name}", "", _READING
 
 
 class Modifiers(ReadModel):
@@ -55,7 +71,6 @@ class Modifiers(ReadModel):
 class HpaConfig(ReadModel):
     """What KEDA writes into the HPA that it makes."""
 
-    name: str | None = None
     behavior: Behavior | None = None
 
 
