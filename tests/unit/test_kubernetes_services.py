@@ -1,5 +1,7 @@
 """Whether a Service leads to the pods of one workload alone."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from servingslo.adapters.kubernetes.gateways.services import GatewayServices
@@ -14,18 +16,20 @@ class _Server:
     def __init__(self, **phases: str) -> None:
         self.phases = phases
 
-    async def get(self, _path: str, query: object = None) -> dict:
+    async def get(self, _path: str, query: Mapping[str, str] | None = None) -> dict:
         if query is None:
             return {"spec": {"selector": {"app": "chat"}}}
-        return {
-            "items": [
-                {
-                    "metadata": {"name": name, "creationTimestamp": LONG_AGO},
-                    "status": {"phase": phase},
-                }
-                for name, phase in self.phases.items()
-            ]
-        }
+        kept = [one.partition("!=") for one in query.get("fieldSelector", "").split(",") if one]
+        assert {field for field, _, _ in kept} <= {"status.phase"}
+        found = [
+            {
+                "metadata": {"name": name, "creationTimestamp": LONG_AGO},
+                "status": {"phase": phase},
+            }
+            for name, phase in sorted(self.phases.items())
+            if phase not in {value for _, _, value in kept}
+        ]
+        return {"items": found[: int(query["limit"])]}
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
@@ -33,6 +37,14 @@ async def test_a_pod_that_was_evicted_is_none_of_another_workload(phase: str) ->
     """Kubernetes keeps such pods of a Deployment, and sends them no request."""
     server = _Server(chat="Running", evicted=phase)
     await GatewayServices(server).check("a", "chat", ["chat"])  # type: ignore[arg-type]
+
+
+async def test_pods_that_were_evicted_hide_no_other() -> None:
+    """However many are kept, only pods that may get requests are listed."""
+    evicted = {f"evicted-{number}": "Failed" for number in range(1200)}
+    server = _Server(chat="Running", stranger="Running", **evicted)
+    with pytest.raises(LimitNotEnforceableError, match="such as stranger"):
+        await GatewayServices(server).check("a", "chat", ["chat"])  # type: ignore[arg-type]
 
 
 async def test_a_target_at_zero_has_a_service_of_its_own() -> None:

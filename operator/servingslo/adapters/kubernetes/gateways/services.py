@@ -12,6 +12,8 @@ from servingslo.errors import LimitNotEnforceableError, NotFoundError
 from servingslo.units import seconds_from_timestamp
 
 _PODS_LIMIT = "1000"
+# An evicted pod is kept, and no Service leads to it. Source: Kubernetes, "Field Selectors".
+_UNFINISHED = ",".join(f"status.phase!={phase}" for phase in sorted(FINISHED_PHASES))
 # The longest delay until a watch reports a new pod.
 _SEEN_SECONDS = 30.0
 
@@ -77,7 +79,7 @@ class GatewayServices:
 
     async def _pods(self, namespace: str, selector: Mapping[str, str]) -> Sequence[KubeObject]:
         labels = ",".join(f"{key}={value}" for key, value in selector.items())
-        query = {"labelSelector": labels, "limit": _PODS_LIMIT}
+        query = {"labelSelector": labels, "fieldSelector": _UNFINISHED, "limit": _PODS_LIMIT}
         answer = await self._client.get(api_path("v1", "pods", namespace=namespace), query)
         found: Sequence[KubeObject] = answer["items"]
         return found
@@ -104,13 +106,8 @@ def _is_ready(pod: KubeObject) -> bool:
 
 
 def _is_settled(pod: KubeObject) -> bool:
-    """Whether the pod may get requests, and the watch must have reported it by now.
-
-    Watches are delayed. A pod that was evicted is kept, and no Service leads to it.
-    """
+    """Whether the pod may get requests, and the watch, which is delayed, must have reported it."""
     metadata = pod["metadata"]
-    if (pod.get("status") or {}).get("phase") in FINISHED_PHASES:
-        return False
     made = seconds_from_timestamp(metadata.get("creationTimestamp")) or 0.0
     age_seconds = SystemClock.now_seconds() - made
     return not metadata.get("deletionTimestamp") and age_seconds >= _SEEN_SECONDS
