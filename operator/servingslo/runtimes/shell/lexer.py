@@ -25,7 +25,7 @@ _ESCAPED_IN_QUOTES = frozenset('$`"\\\n')
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]"
 _PARAMETER = re.compile(rf"\$({_NAME})")
 # Group 1: name; 2: operator; 3: its word.
-_BRACED = re.compile(rf"\$\{{({_NAME})(?:(:?[-?])(.*))?\}}", re.DOTALL)
+_BRACED = re.compile(rf"\$\{{({_NAME})(?:(:?[-+?])(.*))?\}}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
