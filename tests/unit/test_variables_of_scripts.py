@@ -163,6 +163,10 @@ eval "exec vllm serve /m --max-num-seqs 48 --data-parallel-address ${A} \\
     [
         pytest.param(_KSERVE, 48, "", id="kserve-presets"),
         pytest.param(
+            "if vllm serve --help=all | grep -q seed; then A=--seed; fi; vllm serve m"
+            " --max-num-seqs 48 $A", 48, "", id="asks-for-flags",
+        ),
+        pytest.param(
             "if test -e /x; then A=--seed; fi; vllm serve m $A --max-num-seqs 48", 48, "",
             id="set-in-one-branch",
         ),
