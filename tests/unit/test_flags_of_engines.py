@@ -142,6 +142,9 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
         ),
         pytest.param(["vllm", "serve", "m", "--nnodes", "1"], "", id="the-only-node"),
         pytest.param(
+            ["vllm", "serve", "m", "--nnode", "2"], "a pod is one node", id="an-abbreviated-node"
+        ),
+        pytest.param(
             ["sh", "-c", "if a; then vllm serve m; else ray start --address=h --block; fi"],
             "ray start --address",
             id="a-node-of-ray",

@@ -379,6 +379,10 @@ def test_many_variables_beside_a_long_line_take_no_time():
         pytest.param({"amd.com/cpx_nps4": 1}, {}, True, id="amd-partition"),
         pytest.param({"amd.com/spx_nps1": 1}, {}, False, id="amd-whole"),
         pytest.param({"nvidia.com/gpu-10gb": 1}, {}, True, id="nos"),
+        pytest.param({"k8s.amazonaws.com/vgpu": 1}, {}, True, id="aws"),
+        pytest.param({"metax-tech.com/sgpu": 1}, {}, True, id="metax"),
+        pytest.param({"koordinator.sh/gpu": 50}, {}, True, id="koordinator"),
+        pytest.param({"koordinator.sh/gpu": "100"}, {}, False, id="koordinator-whole"),
         pytest.param({"cpu": 4, "memory": "8Gi"}, {"team": "gpu"}, False, id="none"),
     ],
 )
@@ -398,6 +402,10 @@ def test_a_part_of_a_card_is_told_from_a_whole_one(limits, annotations, part):
         ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", True),
         ("nvidia.com/gpu.product", "NVIDIA-L4-SHARED", True),
         ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3", False),
+        ("nvidia.com/gpu.sharing-strategy", "time-slicing", True),
+        ("nvidia.com/gpu.sharing-strategy", "none", False),
+        ("nvidia.com/mig.config", "all-1g.18gb", True),
+        ("nvidia.com/mig.config", "all-disabled", False),
     ],
 )
 def test_a_node_whose_cards_are_split_gives_a_part(label, value, part):

@@ -91,6 +91,12 @@ def test_what_cannot_be_read_is_unknown_and_never_changed(args):
         pytest.param(["env", "A=1", "sh", "-c", "vllm --max-num-seqs=2;"], None, 2, id="env"),
         pytest.param(["sh", "-c"], ["vllm serve \\\n --max-num-seqs \\\n 64"], 64, id="continued"),
         pytest.param(["sh", "-c"], ["vllm # --max-num-seqs 64"], None, id="comment"),
+        pytest.param(
+            ["bash", "-c"],
+            ["exec > >(tee -a 'x)') 2>&1; vllm serve <(echo m) --max-num-seqs 8 '>('"],
+            8,
+            id="processes",
+        ),
         pytest.param(["sh", "-c"], ["vllm --max-num-seqs $N"], None, id="variable"),
         pytest.param(["sh", "-c"], ["vllm --max-num-seqs 'sixty"], None, id="open-quote"),
         pytest.param(

@@ -31,7 +31,16 @@ from servingslo.runtimes.profile import EngineSetting
             id="by-memory",
         ),
         pytest.param(
-            EngineSetting(card="NVIDIA H100 80GB HBM3", version=(0, 8)), (256, 2048), id="old"
+            EngineSetting(card="NVIDIA H100 80GB HBM3", version=(0, 7)), (256, 2048), id="old"
+        ),
+        pytest.param(
+            EngineSetting(card="NVIDIA H100 80GB HBM3", version=(0, 8)), (1024, 8192), id="named"
+        ),
+        pytest.param(EngineSetting(card="NVIDIA B200", version=(0, 8)), (256, 2048), id="unnamed"),
+        pytest.param(
+            EngineSetting(card="NVIDIA H200", version=(0, 8), part_of_card=True),
+            (256, 2048),
+            id="part-of-a-named-one",
         ),
         pytest.param(EngineSetting(card="NVIDIA B200", version=(0, 11)), (1024, 8192), id="older"),
         pytest.param(

@@ -56,6 +56,10 @@ async def _read(script, maps=None, *, shell=("bash", "-c"), **container):
         pytest.param("${N:-48}", [], 48, id="default-of-an-unset-one"),
         pytest.param("${N:-${M:-48}}", [], 48, id="default-of-a-default"),
         pytest.param("$N", [], None, id="unset-or-of-the-image"),
+        pytest.param("${N:+48}", [{"name": "N", "value": "1"}], 48, id="other-of-a-set-one"),
+        pytest.param("4${N:+8}", [{"name": "N", "value": ""}], 4, id="other-of-an-empty-one"),
+        pytest.param("4${N+8}", [{"name": "N", "value": ""}], 48, id="other-of-a-set-empty-one"),
+        pytest.param("4${N:+8}", [], None, id="other-of-an-unset-one-or-of-the-image"),
         pytest.param("${N:?}", [{"name": "N", "value": "48"}], 48, id="must-be-set"),
         pytest.param("${N:?}", [], None, id="must-be-set-and-is-not-known"),
         pytest.param("${N:-48}", [{"name": "N", "value": ""}], 48, id="default-of-an-empty-one"),
@@ -159,6 +163,10 @@ eval "exec vllm serve /m --max-num-seqs 48 --data-parallel-address ${A} \\
     [
         pytest.param(_KSERVE, 48, "", id="kserve-presets"),
         pytest.param(
+            "if vllm serve --help=all | grep -q seed; then A=--seed; fi; vllm serve m"
+            " --max-num-seqs 48 $A", 48, "", id="asks-for-flags",
+        ),
+        pytest.param(
             "if test -e /x; then A=--seed; fi; vllm serve m $A --max-num-seqs 48", 48, "",
             id="set-in-one-branch",
         ),
@@ -169,6 +177,14 @@ eval "exec vllm serve /m --max-num-seqs 48 --data-parallel-address ${A} \\
         pytest.param(
             'if test -e /x; then A="--max-num-seqs 48"; fi; vllm serve m $A', None,
             "--max-num-seqs differs", id="set-or-not",
+        ),
+        pytest.param(
+            "A=1; [ -e /x ] && A=; vllm serve m ${A:+--enable-lora --seed 4} --max-num-seqs 48",
+            48, "", id="there-or-not",
+        ),
+        pytest.param(
+            "A=1; [ -e /x ] && A=; vllm serve m ${A:+--max-num-seqs 48}", None,
+            "--max-num-seqs differs", id="limit-there-or-not",
         ),
         pytest.param('A=9; A="-q $A"; vllm serve m --max-num-seqs 48 $A', 48, "", id="grows"),
         pytest.param(

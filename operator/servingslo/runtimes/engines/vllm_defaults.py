@@ -2,7 +2,7 @@
 
 Source: EngineArgs.get_batch_defaults and _set_default_max_num_seqs_and_batched_tokens_args of
 vllm/engine/arg_utils.py, read in the wheel of 0.32.0, for the API server. Large cards have larger
-defaults since vllm-project/vllm#17885 (0.9.0).
+defaults since vllm-project/vllm#17885 (0.9.0), two of them by name since #12369, in force in 0.8.
 """
 
 import re
@@ -18,9 +18,11 @@ CPU_LIMITS = DefaultLimits(max_num_seqs=128, max_num_batched_tokens=2048)
 SMALL_CARD_LIMITS = DefaultLimits(max_num_seqs=256, max_num_batched_tokens=2048)
 LARGE_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=8192)
 LARGEST_CARD_LIMITS = DefaultLimits(max_num_seqs=1024, max_num_batched_tokens=16384)
-# For earlier versions only the smaller limits are certain.
+# For earlier versions only the smaller limits are certain, except on these cards.
 FIRST_WITH_LARGE_CARDS = (0, 9)
-BEFORE_LARGE_CARDS = (0, 8)
+FIRST_WITH_NAMED_CARDS = (0, 8)
+NAMED_CARDS = ("H100", "H200")
+BEFORE_LARGE_CARDS = (0, 7)
 # Earlier versions process prompts whole by default, except for models of longer sequences.
 FIRST_WITH_CHUNKS = (0, 8)
 LONGEST_WITHOUT_CHUNKS = 32_768
@@ -85,12 +87,13 @@ def _by_card(setting: EngineSetting) -> DefaultLimits:
     if setting.accelerator is not True and setting.card is None:
         return CPU_LIMITS
     version = setting.version
-    if version is not None and version < FIRST_WITH_LARGE_CARDS:
-        return SMALL_CARD_LIMITS
     memory = setting.card_memory_bytes or _memory_by_name(setting.card or "")
     name = (setting.card or "").upper()
     if setting.part_of_card or _PART_IN_NAME.search(name):
         return SMALL_CARD_LIMITS
+    if version is not None and version < FIRST_WITH_LARGE_CARDS:
+        named = version >= FIRST_WITH_NAMED_CARDS and any(one in name for one in NAMED_CARDS)
+        return LARGE_CARD_LIMITS if named else SMALL_CARD_LIMITS
     newest = version is not None and version >= FIRST_WITH_LARGEST_CARDS
     if memory >= LARGEST_CARD_BYTES and newest:
         return LARGEST_CARD_LIMITS

@@ -28,6 +28,8 @@ _OPTION_WITH_FILE = frozenset({"--rcfile", "--init-file"})
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _SHELL_REFERENCE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+# With these a program only prints.
+_ASKS = frozenset({"--help", "-h", "--version"})
 # Programs of an engine's other nodes, and of a cluster of them; vLLM's script only starts Ray.
 _NO_SERVERS = frozenset({"sshd", "service", "orted", "sleep", "tail"})
 _RAY_SCRIPT = "multi-node-serving.sh"
@@ -305,6 +307,8 @@ def _may_start(words: _Words) -> bool:
     """Whether a command may start a server, unlike a node that joins a cluster of others."""
     program, texts = _program(words), [word.text for word in words]
     if program == "ray" and "start" in texts:
+        return False
+    if not _ASKS.isdisjoint(text.partition("=")[0] for text in texts):
         return False
     scripts = {PurePosixPath(text).name for text in texts}
     return program not in NO_STARTERS | _NO_SERVERS and _RAY_SCRIPT not in scripts

@@ -120,12 +120,13 @@ class _Reader:
 
     def node(self, launch: LaunchFlags) -> str:
         """Why the pod is only one node of an engine; '' if it is not."""
-        nodes = self.last(launch.nodes)
+        given = occurrences(self.words, launch.nodes, self.profile) if launch.nodes else []
         marks = (*launch.rank_marks, launch.local_count)
         mark = next((flag for flag in marks if self.has([flag])), None)
-        if nodes is not None:
-            alone = nodes.text == "1"
-            mark = f"{launch.nodes} {shown(nodes.source)}"
+        if given:
+            # One that is not read, such as an abbreviation, may name several nodes.
+            alone = given[-1].text == "1"
+            mark = f"{launch.nodes} {shown(given[-1].source)}"
         else:
             size = self.last(launch.server_counts[-1] if launch.server_counts else "")
             local = self.last(launch.local_count)

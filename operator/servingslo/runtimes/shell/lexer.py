@@ -20,12 +20,14 @@ _BLANKS = re.compile(r"(?:[ \t\r]|\\\n)*(?:#[^\n]*)?")
 _ARITHMETIC = re.compile(r"\(\([^()]*\)\)")
 _TEXT = re.compile(r"[^\s;&|<>()'\"\\$`]+")
 _QUOTED_TEXT = re.compile(r"[^\"\\$`]+")
+# `>(tee log)`, outside of quotes.
+_PROCESS = re.compile(r"[<>]\(")
 _ENDS_OF_A_WORD = frozenset(" \t\r\n;&|<>()")
 _ESCAPED_IN_QUOTES = frozenset('$`"\\\n')
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]"
 _PARAMETER = re.compile(rf"\$({_NAME})")
 # Group 1: name; 2: operator; 3: its word.
-_BRACED = re.compile(rf"\$\{{({_NAME})(?:(:?[-?])(.*))?\}}", re.DOTALL)
+_BRACED = re.compile(rf"\$\{{({_NAME})(?:(:?[-+?])(.*))?\}}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def _parts(
     depth: number of enclosing expansions. quoted: all of it is in double quotes.
     """
     parts: list[Part] = []
-    while at < len(script) and (char := script[at]) not in ends:
+    while at < len(script) and ((char := script[at]) not in ends or _PROCESS.match(script, at)):
         begin = at
         if char == "\\":
             at, escaped = at + 2, script[at + 1 : at + 2]
@@ -106,6 +108,9 @@ def _parts(
                 raise ArgumentsNotUnderstoodError("a quote is not closed")
             parts += [_text(""), *inside]
             at += 1
+        elif char in ends:
+            at = _closing(script, at + 1, "(", ")")
+            parts.append(Part(text=script[begin:at], opaque=True))
         elif char in "$`":
             part, at = _expansion(script, at, depth, quoted=quoted)
             parts.append(part)

@@ -169,12 +169,14 @@ class Scope:
         text = " ".join(value or ())
         present = bool(text) if operator.startswith(":") else bool(value)
         # If nothing in the pod sets it, the image may.
-        needed = operator or not (self.environment.closed or _variable(part) in self.values)
+        unsure = not (value or self.environment.closed or _variable(part) in self.values)
         if value is None or (operator and has_hole(text) and not _HOLES.sub("", text)):
             yield hole(part.text)
         elif not present and operator.endswith("-"):
             yield from self._pieces(part.word, chosen)
-        elif not present and needed and name not in {"@", "*"}:
+        elif operator.endswith("+") and not unsure:
+            yield from self._pieces(part.word if present else (), chosen)
+        elif not present and (operator or unsure) and name not in {"@", "*"}:
             yield hole(part.text)
         elif part.quoted and name != "@":
             yield text

@@ -20,10 +20,11 @@ _CARDS = re.compile(
     re.IGNORECASE,
 )
 # A slice of a card, or a share of its memory or time. Source: the device plugins of NVIDIA (MIG and
-# time-slicing) and AMD (all but spx split a card), HAMi, Volcano, GPU Manager, Alibaba's gpushare
-# and nos.
+# time-slicing) and AMD (all but spx split a card), HAMi, Volcano, GPU Manager, Alibaba's gpushare,
+# nos, Koordinator, MetaX and AWS.
 _PARTS = re.compile(
-    r"/mig-|gpu\.shared$|gpu-?mem|gpu-?cores?|vcuda-|gpu-\d+gb$|/(?!spx)[a-z]px_nps",
+    r"/mig-|gpu\.shared$|gpu-?mem|gpu-?cores?|vcuda-|gpu-\d+gb$|/(?!spx)[a-z]px_nps|/[sv]gpu$"
+    r"|koordinator\.sh/gpu$",
     re.IGNORECASE,
 )
 # Annotations of run:ai, the KAI scheduler and TensorFusion.
@@ -31,10 +32,12 @@ _PART_ANNOTATION = re.compile(
     r"(?:.*/)?gpu-(?:fraction|memory)"
     r"|tensor-fusion\.ai/(?:vram|tflops|compute-percent)-(?:limit|request)"
 )
-# Nodes whose cards are split, by label=value. Source: GKE, and NVIDIA's gpu-feature-discovery.
+# Nodes whose cards are split, by label=value. Source: GKE, and NVIDIA's gpu-feature-discovery and
+# mig-manager.
 _SPLIT_NODES = re.compile(
     r"cloud\.google\.com/gke-(?:gpu-(?:partition-size|sharing-strategy)|max-shared-clients).*"
     r"|nvidia\.com/gpu\.product=.*-(?:MIG-.*|SHARED)"
+    r"|nvidia\.com/(?:gpu\.sharing-strategy=(?!none)|mig\.config=(?!all-disabled)).+"
 )
 _WHOLE_PERCENT = "100"
 _NOTHING = frozenset({"", "0", "0.0", "None"})
