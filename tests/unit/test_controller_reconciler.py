@@ -206,6 +206,18 @@ async def test_a_change_of_the_spec_keeps_what_was_learnt():
     assert operator.resources.condition("ModelTrusted")[0] == "True"
 
 
+async def test_another_target_begins_anew():
+    """Its count is no hand edit of the former one's, and nothing is known of its law."""
+    operator = Operator()
+    operator.apply(record_of())
+    await operator.ticks(20)
+    operator.fleet.target, operator.world.desired = "other", 4
+    operator.apply(record_of(generation=2, targetRef={**SPEC["targetRef"], "name": "other"}))
+    await operator.tick()
+    assert Reason.REPLICAS_CHANGED_BY_USER not in operator.events.reasons()
+    assert operator.resources.condition("ModelTrusted") == ("Unknown", Reason.MODEL_LEARNING)
+
+
 async def test_a_restart_takes_up_what_the_status_holds():
     """A new process trusts the law after two readings; one without the status does not."""
     operator = Operator()

@@ -68,6 +68,13 @@ def test_a_single_target_is_stored_as_before_there_were_pools() -> None:
     assert restore_fleet(former, LLAMA, AGAIN).of("").promise == LEARNT
 
 
+def test_another_target_begins_as_after_a_restart() -> None:
+    """A memory of one target never becomes that of another; its demand neither."""
+    stored = json.loads(json.dumps(learned_fleet(FleetState(pools={"": STATE}), LLAMA, SAVED)))
+    carried = carried_on(FleetState(pools={"": STATE}), LLAMA, OTHER)
+    assert carried == restore_fleet(stored, OTHER, AGAIN) == FleetState()
+
+
 def test_a_pool_without_a_memory_begins_anew() -> None:
     """Another target learns by itself; a memory that cannot be read is none."""
     stored = learned_fleet(FleetState(pools={"pool-1": STATE}), POOLS, SAVED)

@@ -25,6 +25,8 @@ from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.cli.running import operate as operating
 from servingslo.cli.running.run import run
 from servingslo.cli.running.run_options import RunOptions
+from servingslo.controller.actuators.endings import PartlyUndoneError
+from servingslo.controller.actuators.gateway_limits import gateway_limits
 from servingslo.errors import InvalidObjectError, NotFoundError, PermissionDeniedError
 from servingslo.explain.changes import Change
 from servingslo.models.fleet.latency import Objective
@@ -401,6 +403,28 @@ def test_where_the_rights_went_with_the_switches_nothing_fails_and_the_rest_is_d
     assert back == {BOUND} & EVERYTHING
     refused = [change.target for change in told if change.refusal is not None]
     assert refused == ["Deployment/chat"] * (TRIAL in EVERYTHING)
+
+
+@pytest.mark.parametrize(("away", "left"), [("backendtraffic", RULE), ("destinationrules", POLICY)])
+def test_a_kind_that_may_not_be_listed_keeps_none_from_the_other(away, left, options) -> None:
+    """With every switch on, and no resource any more: what could be put back is, and is told."""
+    parsed = options(*ON)
+
+    async def story() -> tuple[set[str], list[str]]:
+        api: Any = Api()
+        for form in LIMIT_FORMS:
+            holders = limit_holders(api, form)
+            holder = await holders.read(NAMESPACE, "chat")
+            await holders.write(holder, taken(holder, REF.name, REF.uid, 40))
+        api.refused = away
+        means, _ = operating.means_of(parsed, api, SimpleNamespace(pods=None))  # type: ignore[arg-type]
+        with pytest.raises(PartlyUndoneError, match=away) as told:
+            await gateway_limits(means).undo(lambda ref: ())
+        return {POLICY, RULE} & api.own(), [one.target for one in told.value.made]
+
+    back, told = asyncio.run(story())
+    assert back == {left}
+    assert len(told) == 1
 
 
 def test_every_option_of_the_operator_has_a_row() -> None:

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, fields, replace
 import pytest
 from tests.unit.controller_fakes import Operator
 
+from servingslo.controller.actuators.endings import PartlyUndoneError
 from servingslo.controller.loop import Controller
 from servingslo.controller.reporting.outage import Outages
 from servingslo.controller.undoing import RETRY_SECONDS, SWEEP_SECONDS, Undoing
+from servingslo.errors import ClusterError
 from servingslo.explain.changes import Change, ChangeOutcome, Knob, not_written
 from servingslo.reasons import Reason
 
@@ -50,6 +52,18 @@ class Broken(Standing):
         """Never comes back."""
         self.asked += 1
         raise RecursionError
+
+
+@dataclass
+class Halved(Standing):
+    """One that cannot look for all of it at first."""
+
+    async def undo(self, _: object) -> list[Change]:
+        """What it found is put back all the same."""
+        self.asked += 1
+        if self.asked == 1:
+            raise PartlyUndoneError([ClusterError("destinationrules: 403")], [CHANGE])
+        return []
 
 
 @dataclass(slots=True)
@@ -103,6 +117,17 @@ def test_an_actuator_that_fails_by_itself_keeps_no_other_from_it():
     asyncio.run(undo.when_due(15.0))
     assert (broken.asked, standing.asked) == (2, 2)
     assert told.changes == [CHANGE]
+
+
+def test_what_is_put_back_is_told_also_if_the_rest_cannot_be_looked_for(caplog):
+    """The rest is looked for again soon, and the trouble is told."""
+    standing = Halved(failures=0)
+    undo, told = undoing(standing)
+    asyncio.run(undo.when_due(0.0))
+    assert told.changes == [CHANGE]
+    assert "destinationrules: 403" in caplog.text
+    asyncio.run(undo.when_due(15.0))
+    assert standing.asked == 2
 
 
 def test_tries_grow_no_rarer_than_a_sweep():

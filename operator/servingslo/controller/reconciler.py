@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from servingslo.controller.actuators.protocol import Assignment
+from servingslo.controller.actuators.protocol import Assignment, PartlyWrittenError
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.grants import Grants, MakeGrants
 from servingslo.controller.looking import Looks, PoolLook
@@ -350,8 +350,12 @@ class Reconciler:
             self.reporter.log_change(ended)
             raise
         except ServingSLOError as error:
-            failure = Failure(reason=self._count_refusal(error), detail=str(error))
-            answered = not isinstance(error, ClusterUnavailableError)
+            cause = error
+            if isinstance(error, PartlyWrittenError):
+                await self.reporter.report_change(resource, error.written)
+                cause, change = error.error, error.left
+            failure = Failure(reason=self._count_refusal(cause), detail=str(error))
+            answered = not isinstance(cause, ClusterUnavailableError)
             ended = not_written(change, failure.reason, failure.detail, answered=answered)
             await self.reporter.report_change(resource, ended)
             return failure

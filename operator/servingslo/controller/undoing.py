@@ -7,6 +7,7 @@ from functools import partial
 
 from servingslo.adapters.kubernetes.api.fence import under_lease
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.controller.actuators.endings import PartlyUndoneError
 from servingslo.controller.adapters import Adapters
 from servingslo.controller.registry import Registry
 from servingslo.controller.reporting.reporter import Reporter
@@ -69,11 +70,12 @@ class Undoing:
             part = ("putting back", actuator.knob)
             now_seconds = self.adapters.clock.now_seconds()
             try:
-                for change in await actuator.undo(partial(self.wanted, lease=lease)):
-                    if change.refusal is not None:
-                        failed.add(change)
-                    if change not in self._failed:
-                        await self._tell(change)
+                try:
+                    made = await actuator.undo(partial(self.wanted, lease=lease))
+                except PartlyUndoneError as error:
+                    await self._tell(error.made, failed)
+                    raise
+                await self._tell(made, failed)
             except ClusterError as error:
                 self.adapters.exporter.count_failure("kubernetes")
                 self.reporter.outages.met(part, error, now_seconds)
@@ -116,9 +118,15 @@ class Undoing:
                 gone.pop(uid, None)
                 del self._gone_at[uid]
 
-    async def _tell(self, change: Change) -> None:
-        resource = self.registry.resources.get((change.namespace, change.name))
-        if resource is None:
-            self.reporter.log_line(change)
-        else:
-            await self.reporter.report_change(resource, change)
+    async def _tell(self, made: Sequence[Change], failed: set[Change]) -> None:
+        """Tell what is news of these changes; those that were refused are added to `failed`."""
+        for change in made:
+            if change.refusal is not None:
+                failed.add(change)
+            if change in self._failed:
+                continue
+            resource = self.registry.resources.get((change.namespace, change.name))
+            if resource is None:
+                self.reporter.log_line(change)
+            else:
+                await self.reporter.report_change(resource, change)

@@ -102,6 +102,27 @@ async def test_a_namespace_is_selected_until_its_labels_are_seen() -> None:
         assert not store.selects(budget, "new", {})
 
 
+@pytest.mark.parametrize(
+    ("spec", "selected"),
+    [
+        ({"gpus": 8, "selector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}, []),
+        ({"gpus": 8, "selector": "prod"}, []),
+        ({"gpus": 8, "namespaceSelector": {"matchLabels": {"a b": "c"}}}, []),
+        ({"gpus": -1, "selector": {"matchLabels": {"tier": "prod"}}}, ["prod"]),
+    ],
+)
+async def test_a_budget_that_an_older_crd_let_in_selects_no_more_than_it_says(
+    spec: Mapping[str, Any], selected: list[str]
+) -> None:
+    """Nothing if a selector cannot be read."""
+    async with _store(spec) as (store, _):
+        (budget,) = store.read()
+        assert budget.refused
+        assert ("nothing is bounded" in budget.refused) is (not selected)
+        tiers = ("prod", "job")
+        assert [one for one in tiers if store.selects(budget, "chat", {"tier": one})] == selected
+
+
 async def test_namespaces_are_watched_only_if_a_budget_asks_for_their_labels() -> None:
     """And with watchNamespaces, each of those alone, by its name."""
     async with _store({"gpus": 8}) as (store, server):

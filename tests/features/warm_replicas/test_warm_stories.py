@@ -384,6 +384,20 @@ def test_a_count_that_nobody_carries_out_keeps_none_awake() -> None:
     assert warm.takes_out
 
 
+def test_what_is_needed_awake_is_told_also_in_recommend() -> None:
+    """Fewer than there are; nothing is ordered."""
+    targets = replace(
+        REPLICAS_ONLY,
+        mode=Mode.RECOMMEND,
+        replicas=ReplicaTargets(minimum=1, maximum=12),
+        features={TARGETS.name: WarmTargets(most=2, cost_ratio=0.9)},
+    )
+    story = run(Labelled(rate=stepped((0, 3.0), (300, 0.0)), replicas=6), targets).until(1200)
+    warm = warm_of(story.decisions[-1].knobs)
+    assert warm is not None
+    assert (warm.awake, warm.orders) == (1, False)
+
+
 def test_a_target_at_zero_stays_there_until_requests_come() -> None:
     """Nothing sleeps at zero, so nothing is kept on call."""
     world = Labelled(rate=stepped((0, 3.0), (600, 0.0)), replicas=2)

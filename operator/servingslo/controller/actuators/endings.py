@@ -31,6 +31,14 @@ _NO_USE = (LimitNotEnforceableError, NotFoundError, InvalidNameError)
 _LOOK_SECONDS = 600.0
 
 
+class PartlyUndoneError(ClusterError):
+    """Some objects could not be looked for. made: the changes of the others."""
+
+    def __init__(self, errors: Sequence[ClusterError], made: Sequence[Change]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.made = tuple(made)
+
+
 @dataclass(slots=True)
 class Switch:
     """Whether the administrator lets something be written. What stands when it is off is put back.

@@ -18,7 +18,12 @@ from servingslo.adapters.kubernetes.gateways.limits import (
 from servingslo.adapters.kubernetes.gateways.routes import GatewayRoutes, names_of_targets
 from servingslo.adapters.kubernetes.gateways.services import LimitReach
 from servingslo.adapters.kubernetes.resources import ResourceRef
-from servingslo.controller.actuators.endings import Switch, forbidden, refusal
+from servingslo.controller.actuators.endings import (
+    PartlyUndoneError,
+    Switch,
+    forbidden,
+    refusal,
+)
 from servingslo.controller.actuators.means import Means
 from servingslo.controller.actuators.protocol import Acting, Assignment
 from servingslo.errors import (
@@ -135,10 +140,18 @@ class GatewayLimits:
         return replace_knob(decision, self.knob, held)
 
     async def undo(self, acting: Acting) -> Sequence[Change]:
-        """Restore the former bound for each resource that is gone or no longer requests one."""
-        found: list[Change] = []
+        """Restore the former bound for each resource that is gone or no longer requests one.
+
+        A kind that cannot be listed keeps none from the others.
+        """
+        found, errors = list[Change](), list[ClusterError]()
         for kind, (holders, _) in self.objects.items():
-            found += await self._switches[kind].undo(holders, acting, _is_wanted, _way_back)
+            try:
+                found += await self._switches[kind].undo(holders, acting, _is_wanted, _way_back)
+            except ClusterError as error:
+                errors.append(error)
+        if errors:
+            raise PartlyUndoneError(errors, found) if found else errors[0]
         return found
 
     def _not_listed(self, via: LimitObject) -> SignalProblem | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from servingslo.adapters.kubernetes.resources import ResourceRef
+from servingslo.errors import ServingSLOError
 from servingslo.explain.changes import Change
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import InForce, ScaleTarget, Targets
@@ -29,6 +30,14 @@ class Assignment:
     decision: Decision
     in_force: Mapping[str, InForce] = field(default_factory=dict)
     scaled: ScaleTarget | None = None
+
+
+class PartlyWrittenError(ServingSLOError):
+    """A change of several objects ended half-way, for `error`. written, left: its two parts."""
+
+    def __init__(self, error: ServingSLOError, written: Change, left: Change) -> None:
+        super().__init__(f"{error}; {written.target} was written")
+        self.error, self.written, self.left = error, written, left
 
 
 class Actuator(Protocol):
@@ -68,7 +77,7 @@ class Actuator(Protocol):
         """Make that change, unless the former value has changed meanwhile.
 
         Returns False if nothing had to be written. Raises: WriteConflictError if another client was
-        first; ServingSLOError otherwise.
+        first; PartlyWrittenError if a part was written; ServingSLOError otherwise.
         """
         ...
 

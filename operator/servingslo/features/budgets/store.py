@@ -9,13 +9,21 @@ from pydantic import ValidationError
 from servingslo.adapters.kubernetes.api.cache import Caches, ObjectCache
 from servingslo.adapters.kubernetes.api.client import KubeClient, KubeObject, Patch
 from servingslo.adapters.kubernetes.api.paths import api_path
-from servingslo.adapters.kubernetes.api.selectors import Selector, matches, selector_from_spec
+from servingslo.adapters.kubernetes.api.selectors import (
+    Requirement,
+    Selector,
+    matches,
+    selector_from_spec,
+)
 from servingslo.api.refusals import first_refusal
 from servingslo.api.v1alpha1 import API_VERSION
 from servingslo.errors import NotFoundError, PermissionDeniedError
 from servingslo.features.budgets.kind import PLURAL, ServingBudgetSpec
 
 _START_TIMEOUT_SECONDS = 30.0
+_SELECTORS = ("namespaceSelector", "selector")
+# No label has an empty key.
+_NOTHING: Selector = (Requirement(key="", operator="Exists"),)
 _ABSENT = {
     NotFoundError: "the CRD of ServingBudget is not installed",
     PermissionDeniedError: "no ServingBudget is enforced (budgets.enabled)",
@@ -110,18 +118,24 @@ class KubernetesServingBudgets:
 
 
 def budget_record(item: KubeObject, _previous: BudgetRecord | None) -> BudgetRecord:
-    """The record of a ServingBudget; refused says what is wrong with its spec, if anything is."""
+    """The record of a ServingBudget; refused says what is wrong with its spec, if anything is.
+
+    If a selector is wrong, it selects nothing.
+    """
     metadata: Mapping[str, Any] = item["metadata"]
     stated: Mapping[str, Any] = item.get("spec") or {}
-    refused, gpus = "", 0
-    selectors: list[Selector] = [(), ()]
+    refused, gpus, readable = "", 0, True
     try:
         gpus = ServingBudgetSpec.model_validate(stated).gpus
-        selectors = [
-            selector_from_spec(stated.get(name)) for name in ("namespaceSelector", "selector")
-        ]
     except ValidationError as error:
         refused = str(first_refusal(error))
+        bad = {each["loc"][:1] for each in error.errors(include_url=False)}
+        readable = bad.isdisjoint({(), *((name,) for name in _SELECTORS)})
+    selectors: Sequence[Selector] = ((), _NOTHING)
+    if readable:
+        selectors = [selector_from_spec(stated.get(name)) for name in _SELECTORS]
+    else:
+        refused += "; nothing is bounded"
     return BudgetRecord(
         name=metadata["name"],
         uid=metadata["uid"],

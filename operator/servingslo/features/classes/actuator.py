@@ -14,9 +14,10 @@ from servingslo.controller.actuators.gateway_limits import (
     gateway_limits,
 )
 from servingslo.controller.actuators.means import ActuatorRow, Means
-from servingslo.controller.actuators.protocol import Acting, Assignment
+from servingslo.controller.actuators.protocol import Acting, Assignment, PartlyWrittenError
+from servingslo.errors import ServingSLOError
 from servingslo.explain.changes import Change, Setting
-from servingslo.features.classes.decision import LANES_DECIDED
+from servingslo.features.classes.decision import LANES_DECIDED, ClassReport
 from servingslo.features.classes.knob import lane_in_force
 from servingslo.policy.decision import Decision, replace_knob
 from servingslo.policy.inputs import AdmissionMode, InForce, Targets
@@ -63,16 +64,24 @@ class Lanes:
         if lanes is None:
             return False
         objects = {one.name: class_object(one) for one in assignment.targets.classes}
-        written = False
-        for one in sorted(lanes.changed, key=lambda one: (one.after or 0) > (one.before or 0)):
-            written |= await self.limits.set(
-                assignment.ref,
-                objects[one.name],
-                lane_in_force(planned, one.name).values,
-                one.after,
-                puts_back=lanes.puts_back,
-            )
-        return written
+        written, left = list[ClassReport](), list(lanes.changed)
+        for one in sorted(left, key=lambda one: (one.after or 0) > (one.before or 0)):
+            try:
+                made = await self.limits.set(
+                    assignment.ref,
+                    objects[one.name],
+                    lane_in_force(planned, one.name).values,
+                    one.after,
+                    puts_back=lanes.puts_back,
+                )
+            except ServingSLOError as error:
+                if not written:
+                    raise
+                parts = (_change(assignment.decision, part) for part in (written, left))
+                raise PartlyWrittenError(error, *parts) from error
+            left.remove(one)
+            written += [one] * made
+        return bool(written)
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
         """The decision with unchanged lanes, and why."""
@@ -91,17 +100,20 @@ def lanes_change(decision: Decision) -> Change | None:
     """The change of lanes that a decision orders; None if it orders none."""
     lanes = LANES_DECIDED.of(decision.knobs)
     changed = () if lanes is None else lanes.changed
-    if not changed or changed[0].change_reason is None:
-        return None
+    return _change(decision, changed) if changed else None
+
+
+def _change(decision: Decision, lanes: Sequence[ClassReport]) -> Change:
+    """The change of some of its lanes, all of which change."""
     return Change(
         namespace=decision.namespace,
         name=decision.name,
-        target=f"BackendTrafficPolicy/{','.join(one.policy for one in changed)}",
+        target=f"BackendTrafficPolicy/{','.join(one.policy for one in lanes)}",
         knob=LANES,
         settings=tuple(
-            Setting(name=f"lane_{one.name}", before=one.before, after=one.after) for one in changed
+            Setting(name=f"lane_{one.name}", before=one.before, after=one.after) for one in lanes
         ),
-        reason=changed[0].change_reason,
+        reason=lanes[0].change_reason or decision.reason,
     )
 
 

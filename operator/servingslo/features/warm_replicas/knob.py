@@ -20,6 +20,7 @@ from servingslo.features.warm_replicas.call import (
 from servingslo.features.warm_replicas.mix import (
     LONGEST_WAKE_SECONDS,
     NEWEST_WEIGHT,
+    Awake,
     WarmMemory,
     awake_of,
     known,
@@ -29,7 +30,7 @@ from servingslo.policy.hpa_behavior import DEFAULT_DOWN_WINDOW_SECONDS
 from servingslo.policy.inputs import Actuation, InForce, SignalProblem
 from servingslo.policy.knobs.protocol import Look, Outcome, PlainKnob, Turn
 from servingslo.policy.replicas.context import TickContext
-from servingslo.policy.replicas.ownership import acting_limit
+from servingslo.policy.replicas.ownership import CONFLICTS, acting_limit
 from servingslo.reasons import Reason
 
 # A gateway learns within seconds that a pod has left; a scrape shows what it has afterwards.
@@ -63,7 +64,10 @@ class WarmKnob(PlainKnob):
         standing = context.observation.in_force.get(WARM_REPLICAS)
         if stated is None or standing is None:
             return Outcome(None)
-        tick = _Tick(context=context, out=pods_on_call(standing))
+        owned = context.owner is not None and context.owner.reason not in CONFLICTS
+        blind = context.signals.no_metrics is not None
+        awake = None if owned or blind else awake_of(context)
+        tick = _Tick(context=context, out=pods_on_call(standing), awake=awake)
         remembered = _seen(tick, known(memory))
         told = _told(tick, stated, remembered)
         if not turn.acting:
@@ -95,10 +99,11 @@ class WarmKnob(PlainKnob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tick:
-    """One tick, and the pods that take no requests."""
+    """One tick, the pods that take no requests, and who must be awake, None if that is unknown."""
 
     context: TickContext
     out: frozenset[str]
+    awake: Awake | None
 
     @property
     def pods(self) -> Mapping[str, PodSample]:
@@ -153,7 +158,7 @@ def _told(tick: _Tick, stated: WarmTargets, memory: WarmMemory) -> WarmDecision:
     priced = context.current - (1.0 - stated.cost_ratio) * asleep
     return WarmDecision(
         reason=Reason.DEMAND_MET,
-        awake=max(context.current - len(on_call), 0),
+        awake=tick.awake.needed if tick.awake else max(context.current - len(on_call), 0),
         on_call=on_call,
         asleep=asleep,
         wake_seconds=memory.wake_seconds,
@@ -167,14 +172,12 @@ _Step = tuple[WarmDecision, WarmMemory]
 def _step(tick: _Tick, told: WarmDecision, memory: WarmMemory, stated: WarmTargets) -> _Step:
     """What is done at this tick."""
     context, now = tick.context, tick.context.now_seconds
-    problem = context.signals.no_metrics
+    problem, awake = context.signals.no_metrics, tick.awake
     if problem is not None and not context.briefly_blind:
         return _wake(told, memory, tick, told.on_call, problem)
     disturbed = [pod for pod in told.on_call if tick.asleep(pod) and tick.has_requests(pod)]
-    if problem is not None:
+    if awake is None:
         return _wake(told, memory, tick, disturbed)
-    awake = awake_of(context)
-    told = replace(told, awake=awake.needed)
     missing, since = awake.needed - awake.present, memory.fewer_seconds
     if awake.needed >= context.current:
         memory = replace(memory, needed_seconds=now)

@@ -52,7 +52,7 @@ def restore_fleet(stored: object, targets: FleetTargets, now_seconds: float) -> 
     if not isinstance(stored, Mapping) or stored.get("version") != LEARNED_VERSION:
         return FleetState()
     known = _stored_by_target(stored)
-    if targets.only is not None and POOLS not in stored:
+    if targets.only is not None and not {POOLS, TARGET} & stored.keys():
         # Former versions stored no name of the target.
         known = {target_name(targets.only.targets.target): stored}
     through = stored.get("through")
@@ -72,10 +72,10 @@ def restore_fleet(stored: object, targets: FleetTargets, now_seconds: float) -> 
 def carried_on(state: FleetState, before: FleetTargets, now: FleetTargets) -> FleetState:
     """The memory under a changed spec: what was learnt stays with its target.
 
-    A single target that stays the only one keeps its memory whatever workload it names.
+    A single target in place of another one begins anew.
     """
     if before.only is not None and now.only is not None:
-        return state
+        return state if _targets_by_pool(before) == _targets_by_pool(now) else FleetState()
     demand = state.demand if before.only is None else state.of(before.only.name).estimator.forecast
     dividers = {one.key.name for one in DIVIDER.parts()}
     known = {
