@@ -11,6 +11,7 @@ import kubernetes
 import pytest
 import yaml
 from tests.dashboards.servingslo import queries
+from tests.e2e.chart_matrix import rendered_with
 from tests.rules import own_metrics
 
 from servingslo_lab.errors import RigError
@@ -212,6 +213,16 @@ def test_the_chart_s_rules_link_to_where_the_pages_are(rig: Rig) -> None:
     alerts = [r for group in rule["spec"]["groups"] for r in group["rules"] if "alert" in r]
     for alert in alerts:
         assert alert["annotations"]["runbook_url"] == f"{address}{alert['alert']}.md"
+
+
+@pytest.mark.parametrize(("tick", "seconds"), [(1, 120), (60, 120), (300, 600)])
+def test_an_operator_is_silent_after_two_ticks_or_two_minutes(tick: int, seconds: int) -> None:
+    """Between two long ticks the last one is old, and nothing is wrong."""
+    text = rendered_with(*ON, f"tickSeconds={tick}")
+    (rule,) = (d for d in yaml.safe_load_all(text) if d and d["kind"] == "PrometheusRule")
+    alerts = {r.get("alert"): r for group in rule["spec"]["groups"] for r in group["rules"]}
+    expression = alerts["ServingSLOOperatorSilent"]["expr"]
+    assert f"min(servingslo_last_success_age_seconds) > {seconds}\n" in expression
 
 
 def test_the_dashboard_is_a_config_map_for_the_sidecar(rig: Rig) -> None:

@@ -287,6 +287,8 @@ def test_the_fleet_in_the_how_to_is_one(tmp_path):
         pytest.param(("--html", "/proc/x.html"), ("--html", "written"), id="html-unwritable"),
         pytest.param(("--save-history", "{folder}"), ("--save-history", "folder"), id="history"),
         pytest.param(("--save-trace", "x.csv"), ("--save-trace", "not with --trace"), id="save"),
+        pytest.param(("--window", "6h"), ("--window", "only with --prometheus"), id="window"),
+        pytest.param(("--step", "15s"), ("--step", "only with --prometheus"), id="step"),
         pytest.param(("--policy", "nope"), ("error: --policy: 'nope'",), id="policy-told-once"),
         pytest.param(
             ("--policy", "hpa-kv:kv_usage=0.4,kv_usage=0.5"), ("kv_usage=0.5", "once"),

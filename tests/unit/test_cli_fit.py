@@ -186,6 +186,10 @@ def test_a_law_from_a_status_is_read_with_its_exponent(tmp_path, text):
             id="interval",
         ),
         pytest.param(("--recording", "none.jsonl"), ("--recording", "none.jsonl"), id="recording"),
+        pytest.param(
+            ("--recording", "a.jsonl", "--window", "6h"), ("--window", "only with --prometheus"),
+            id="window of a recording",
+        ),
         pytest.param(("--prometheus", "http://p"), ("--namespace",), id="no namespace"),
         pytest.param(
             ("--prometheus", "http://p", "--namespace", "n"), ("--target", "KIND/NAME"), id="target"

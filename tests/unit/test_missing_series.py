@@ -77,6 +77,23 @@ def test_dropped_buckets_are_named_and_are_no_lack_of_requests(rate, metric, eve
 
 
 @quick
+@given(rate=_RATES, metric=st.sampled_from(list(_BUCKETS)), every=st.booleans())
+def test_a_dropped_sum_is_named_and_not_the_buckets(rate, metric, every) -> None:
+    """A relabelling that keeps buckets and drops sums is told as what it did."""
+    own = _BUCKETS[metric].replace("_bucket", "_sum")
+    pattern = r"[^{]*_sum" if every else re.escape(own)
+    told, decision = _conditions(
+        lambda _pod, seconds: _without(vllm_page(rate * seconds), pattern), metric=metric
+    )[-1]
+    assert str(told["SLOMet"].reason) == "MetricsMissing"
+    for words in (told["SLOMet"].message, text(decision)):
+        assert own in words
+        assert "_bucket" not in words
+    assert "_sum" in told["MetricsFresh"].message
+    assert "_bucket" not in told["MetricsFresh"].message
+
+
+@quick
 @given(
     rate=_RATES,
     metric=st.sampled_from(list(_BUCKETS)),

@@ -118,6 +118,41 @@ def test_the_behavior_is_the_stated_one_with_the_hpa_s_defaults() -> None:
     assert rule(SCALED_OBJECT_ON_QUEUE).minimum == 1
 
 
+@pytest.mark.parametrize(
+    ("needed", "up", "down", "wanted"),
+    [
+        pytest.param(21.0, None, None, 20, id="default-up"),
+        pytest.param(18.0, None, None, 20, id="default-down"),
+        pytest.param(22.1, None, None, 23, id="beyond-the-default"),
+        pytest.param(20.1, "0", "0", 21, id="none-up"),
+        pytest.param(19.0, "0", "0", 19, id="none-down"),
+        pytest.param(21.0, "50m", None, 20, id="at-its-bound"),
+        pytest.param(21.1, 0.05, None, 22, id="a-number"),
+        pytest.param(18.5, "50m", None, 20, id="up-alone"),
+        pytest.param(15.0, None, "0.3", 20, id="wide-down"),
+    ],
+)
+def test_a_tolerance_of_each_direction_is_the_stated_one(
+    needed: float, up: str | float | None, down: str | None, wanted: int
+) -> None:
+    """Worked by hand for twenty replicas, as Kubernetes' isWithin; of both kinds of object."""
+    stated = {"scaleUp": up, "scaleDown": down}
+    behavior = {key: {} if one is None else {"tolerance": one} for key, one in stated.items()}
+    config = {"horizontalPodAutoscalerConfig": {"behavior": behavior}}
+    for source in (
+        changed(HPA, behavior=behavior),
+        changed(SCALED_OBJECT_ON_QUEUE, advanced=config),
+    ):
+        assert rule(source).replicas(needed, 20) == wanted
+
+
+@pytest.mark.parametrize("tolerance", ["-0.1", "some"])
+def test_a_bad_tolerance_is_refused(tolerance: str) -> None:
+    """With its path."""
+    with pytest.raises(InvalidInputError, match=r"spec\.behavior\.scaleUp\.tolerance"):
+        rule(changed(HPA, behavior={"scaleUp": {"tolerance": tolerance}}))
+
+
 CRON = {"type": "cron", "metadata": {"start": "0 8 * * *", "desiredReplicas": "10"}}
 SCALED_OBJECT_ON_QUEUE = changed(SCALED_OBJECT, triggers=[CRON, prometheus(f"sum({WAITING})", "5")])
 

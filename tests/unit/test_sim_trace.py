@@ -33,7 +33,7 @@ def test_published_form_is_read_as_seconds_since_the_first_request(tmp_path):
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16 18:15:46.6805900,374,44\n"
         "2023-11-16 18:15:50.9951690,396,109\n"
-        "2024-05-12 00:00:00.0074590+00:00,10,0\n"
+        "2024-05-12 00:00:00.0074590,10,0\n"
     )
     trace = read_trace(path)
 
@@ -43,12 +43,12 @@ def test_published_form_is_read_as_seconds_since_the_first_request(tmp_path):
 
 
 def test_a_zone_in_a_time_stamp_counts(tmp_path):
-    """Four stamps of one moment in four zones; one without a zone is in UTC."""
+    """Stamps of one moment in several zones."""
     path = tmp_path / "zones.csv"
     path.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         "2023-11-16T18:17:03Z,1,1\n2023-11-16 20:17:03.5+02:00,1,1\n"
-        "2023-11-16T13:17:04-0500,1,1\n2023-11-16 18:17:04.5,1,1\n"
+        "2023-11-16T13:17:04-0500,1,1\n2023-11-16 18:17:04.5+00:00,1,1\n"
     )
     assert read_trace(path).arrival_seconds.tolist() == [0.0, 0.5, 1.0, 1.5]
 
@@ -95,6 +95,18 @@ def test_plain_form_with_classes_is_kept_by_write_and_read(tmp_path):
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.1e300,2,3\n",
             ":2: TIMESTAMP",
             id="fraction",
+        ),
+        pytest.param(
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+            "2023-11-16 18:17:03+02:00,2,3\n2023-11-16 18:17:04,2,3\n",
+            ":3: TIMESTAMP: '2023-11-16 18:17:04' is not allowed; allowed: a time zone in every",
+            id="zone-at-some",
+        ),
+        pytest.param(
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+            "2023-11-16 18:17:03,2,3\n2023-11-16 18:17:04Z,2,3\n",
+            ":3: TIMESTAMP",
+            id="zone-later",
         ),
         pytest.param(
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03+99:99,2,3\n",

@@ -52,7 +52,12 @@ from servingslo_lab.cli.backtesting.traces import (
     check_requests_left,
     replay_of,
 )
-from servingslo_lab.cli.options import GatewayName, check_writable, written_whole
+from servingslo_lab.cli.options import (
+    GatewayName,
+    check_read_back,
+    check_writable,
+    written_whole,
+)
 from servingslo_lab.cli.sizing.inputs import in_range
 from servingslo_lab.sim.backtest import run, runs_of
 from servingslo_lab.sim.fleets.fleet import FleetSpec
@@ -91,10 +96,13 @@ def backtest(
     target: Annotated[
         str | None, typer.Option(help="KIND/NAME of the workload, for --prometheus.")
     ] = None,
-    window: Annotated[str, typer.Option(help="How far back to read Prometheus.")] = "1h",
+    window: Annotated[
+        str | None, typer.Option(help="How far back to read Prometheus; 1h by default.")
+    ] = None,
     step: Annotated[
-        str, typer.Option(help="Time between readings; not below the scrape interval.")
-    ] = "15s",
+        str | None,
+        typer.Option(help="Time between readings, not below the scrape interval; 15s by default."),
+    ] = None,
     asking: PrometheusFlags = PrometheusFlags(),
     gateway_profile_name: GatewayProfileName = NO_GATEWAY,
     gateway_workload_label: GatewayWorkloadLabel = "",
@@ -211,6 +219,7 @@ def backtest(
     kept = cache or default_cache()
     if kept.exists() and not kept.is_dir():
         raise InvalidInputError("--cache", str(kept), "a folder")
+    check_read_back(prometheus, window, step)
     source = TraceSource(
         file=trace,
         recording=recording,
@@ -218,8 +227,8 @@ def backtest(
         prometheus=prometheus,
         namespace=namespace,
         target=target,
-        window=window,
-        step=step,
+        window=window or "1h",
+        step=step or "15s",
         asking=asking,
         gateway=gateway_profile(
             gateway_profile_name,

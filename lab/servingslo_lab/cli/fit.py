@@ -30,7 +30,7 @@ from servingslo_lab.cli.fitting.sources import (
     page_samples,
     recorded_samples,
 )
-from servingslo_lab.cli.options import GatewayName, flag_named
+from servingslo_lab.cli.options import GatewayName, check_read_back, flag_named
 
 SHORTEST_STEP_SECONDS = 1.0
 MOST_READINGS = 1000
@@ -70,10 +70,13 @@ def fit(
     target: Annotated[
         str | None, typer.Option(help="KIND/NAME of the workload: Deployment/llama-chat.")
     ] = None,
-    window: Annotated[str, typer.Option(help="How far back to read Prometheus.")] = "30m",
+    window: Annotated[
+        str | None, typer.Option(help="How far back to read Prometheus; 30m by default.")
+    ] = None,
     step: Annotated[
-        str, typer.Option(help="Time between readings; not below the scrape interval.")
-    ] = "15s",
+        str | None,
+        typer.Option(help="Time between readings, not below the scrape interval; 15s by default."),
+    ] = None,
     asking: PrometheusFlags = PrometheusFlags(),
     gateway_profile_name: GatewayProfileName = NO_GATEWAY,
     gateway_workload_label: GatewayWorkloadLabel = "",
@@ -102,6 +105,7 @@ def fit(
     if gateway_name is not None and (not prometheus or gateway_profile_name == NO_GATEWAY):
         allowed = "only with --prometheus and --gateway-profile"
         raise InvalidInputError("--gateway-name", gateway_name, allowed)
+    check_read_back(prometheus, window, step)
     if pool is not None and not recording:
         raise InvalidInputError("--pool", pool, "only with --recording")
     if metrics:
@@ -126,7 +130,7 @@ def fit(
                 ),
             )
         access = Access(kubeconfig=kubeconfig, context=context)
-        source = _live_source(config, access, namespace, target, window, step)
+        source = _live_source(config, access, namespace, target, window or "30m", step or "15s")
         source = replace(source, gateway_name=gateway_name)
         fits = [fitted(f"{source.namespace}/{source.target}", live_samples(source))]
     _tell(fits, output)

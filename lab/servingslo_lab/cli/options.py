@@ -28,6 +28,13 @@ def flag_named(typed: str, of_operator: str = "--prometheus-url") -> Iterator[No
         raise InvalidInputError(typed, error.value, error.allowed) from error
 
 
+def check_read_back(prometheus: str | None, window: str | None, step: str | None) -> None:
+    """Raises: InvalidInputError where nothing is read back, so that these would have no effect."""
+    for flag, value in (("--window", window), ("--step", step)):
+        if value is not None and not prometheus:
+            raise InvalidInputError(flag, value, "only with --prometheus")
+
+
 def check_writable(path: Path, flag: str) -> None:
     """Raises: InvalidInputError where no file can be written there: told before a long run."""
     if path.is_dir():

@@ -73,6 +73,7 @@ class EngineSample:
     None if it does not.
     nan_metrics: names of metrics that Prometheus answered as NaN or Inf; their field is None.
     impossible_metrics: values that no engine can have, as name=value; their field is None as well.
+    sumless_metrics: histograms whose buckets are exported without their sum; their field is None.
     sleep_states: 1 or 0 by state, of engines that can be put to sleep and stay Ready.
     adapters: names of the adapters (LoRA) of requests in flight. adapter_slots: most of them in one
     batch; None if not exported. tokens_by_model: generated tokens by model name, of engines that
@@ -131,6 +132,7 @@ class EngineSample:
 
     nan_metrics: tuple[str, ...] = ()
     impossible_metrics: tuple[str, ...] = ()
+    sumless_metrics: tuple[str, ...] = ()
 
     @property
     def asleep(self) -> bool:

@@ -10,6 +10,7 @@ from servingslo.adapters.gauges import metric_samples
 from servingslo.estimation.gateway.classes import Sheddable
 from servingslo.estimation.requests.arrivals import ArrivalState, count_classes
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
+from servingslo.estimation.windows.freshness import DEFAULT_STALE_AFTER_SECONDS as STALE_SECONDS
 from servingslo.explain.changes import change_line
 from servingslo.explain.conditions.condition import ConditionStatus, ConditionType
 from servingslo.explain.conditions.derived import verdicts
@@ -39,6 +40,38 @@ def test_a_silent_gateway_keeps_the_last_known_part(lost_at):
     told = story(silent_from=600.0, lost_at=lost_at)
     told.until(660.0)
     assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(4.0, rel=0.4)
+
+
+def test_lanes_are_put_back_when_a_gateway_stays_silent():
+    """Readings are used until they are too old, as all are; then the condition names the class."""
+    told = story(silent_from=900.0)
+    told.until(900.0)
+    before = dict(told.standing)
+    assert before["job"] is not None
+    told.until(900.0 + STALE_SECONDS - 30.0)
+    assert None not in told.standing.values()
+    told.until(900.0 + STALE_SECONDS + 30.0)
+    assert told.standing == {"chat": None, "job": None}
+    decision = told.decisions[-1]
+    assert lanes(decision).reason is Reason.GATEWAY_SILENT
+    message = verdicts(decision)[ConditionType.ADMISSION_BOUND].message
+    assert "no requests in flight of classes chat, job" in message
+
+
+@pytest.mark.parametrize("how", ["no-answer", "no-instance"])
+def test_a_class_keeps_its_last_count_until_it_is_too_old(how):
+    """A reading without its counters does not take away what its share lets it order."""
+    one = GatewayInstance(name="proxy", age_seconds=0.0, requests_total=50.0, active=4.0)
+    sample = GatewaySample(counted=CountedWhen.PASSED_ON, instances=(one,))
+    later = replace(sample, instances=(replace(one, requests_total=140.0),))
+    gap = {} if how == "no-answer" else {"job": replace(sample, instances=())}
+    state, _ = count_classes(ArrivalState(), {"job": sample}, frozenset(), 0.0, 60.0)
+    state, _ = count_classes(state, {"job": later}, frozenset(), 15.0, 60.0)
+    state, flows = count_classes(state, gap, frozenset(), 75.0, 60.0)
+    assert flows["job"].requests_per_second == pytest.approx(6.0)
+    assert not flows["job"].is_new
+    state, flows = count_classes(state, gap, frozenset(), 76.0, 60.0)
+    assert "job" not in flows or flows["job"].problem is Reason.GATEWAY_SILENT
 
 
 def test_the_first_requests_of_a_job_wait_as_its_own():

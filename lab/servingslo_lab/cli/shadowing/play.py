@@ -22,7 +22,7 @@ from servingslo.policy.inputs import Observation
 from servingslo.policy.replicas.sizing import Sized, SizingCase
 from servingslo.units import PERCENT_PER_UNIT
 from servingslo_lab.cli.shadowing.rule import Rule
-from servingslo_lab.sim.baselines.horizontal import Horizontal, external_metric_replicas
+from servingslo_lab.sim.baselines.horizontal import Horizontal
 from servingslo_lab.sim.baselines.view import Scrape, View
 
 SEEN, SERVINGSLO = "as it was", "ServingSLO"
@@ -213,11 +213,7 @@ class _Play:
         orders = self._rows[self._rule.name].orders
         current = orders[-1][1] if orders else desired
         wanted = [signal.replicas(scrape) for signal in self._rule.signals]
-        counts = [
-            external_metric_replicas(need, target=1.0, live=current, current=current)
-            for need in wanted
-            if need is not None
-        ]
+        counts = [self._rule.replicas(need, current) for need in wanted if need is not None]
         # While a metric is missing an HPA does not scale down.
         if len(counts) < len(wanted):
             counts.append(current)

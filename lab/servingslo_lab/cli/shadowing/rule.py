@@ -1,5 +1,6 @@
 """The rule in an HPA or a ScaledObject: gauges of engines, their thresholds, bounds, behavior."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -7,6 +8,7 @@ from enum import StrEnum
 
 from servingslo.errors import InvalidInputError
 from servingslo.estimation.sample import EngineSample
+from servingslo.models.numerics import ROUNDING
 from servingslo.policy.hpa_behavior import Behavior, ScalingPolicy, ScalingRules
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.units import parse_quantity_bytes
@@ -17,7 +19,7 @@ from servingslo_lab.cli.autoscalers.scaled_object import Trigger
 from servingslo_lab.cli.autoscalers.shared import Behavior as ReadBehavior
 from servingslo_lab.cli.autoscalers.shared import Rules
 from servingslo_lab.sim.baselines import view
-from servingslo_lab.sim.baselines.horizontal import default_behavior
+from servingslo_lab.sim.baselines.horizontal import DEFAULT_TOLERANCE, default_behavior
 from servingslo_lab.sim.baselines.view import Scrape
 
 Gauge = Callable[[EngineSample], float | None]
@@ -28,6 +30,7 @@ _GAUGES: dict[str, Gauge] = {
     "kv_usage_ratio": view.kv_usage,
 }
 _FORMULA = "spec.advanced.scalingModifiers.formula"
+_BEHAVIOR_OF_KEDA = "spec.advanced.horizontalPodAutoscalerConfig.behavior"
 _GOOGLE = "prometheus.googleapis.com|"
 _TERM = re.compile(r"(sum|avg|max)\s*\(\s*([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{[^}]*\})?\s*\)")
 _A_GAUGE = "gauge of running or waiting requests or of KV use, alone or as a sum of such"
@@ -74,7 +77,10 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What decides. unread: metrics that no recording has, in words; the largest of all decides."""
+    """What decides. unread: metrics that no recording has, in words; the largest of all decides.
+
+    up_tolerance_ratio, down_tolerance_ratio: by which a signal may be off while nothing changes.
+    """
 
     name: str
     minimum: int
@@ -82,6 +88,18 @@ class Rule:
     behavior: Behavior
     signals: tuple[Signal, ...]
     unread: tuple[str, ...]
+    up_tolerance_ratio: float = DEFAULT_TOLERANCE
+    down_tolerance_ratio: float = DEFAULT_TOLERANCE
+
+    def replicas(self, needed: float, current: int) -> int:
+        """What a signal that needs so many orders.
+
+        Source: Kubernetes, pkg/controller/podautoscaler/replica_calculator.go, isWithin.
+        """
+        low, high = 1.0 - self.down_tolerance_ratio, 1.0 + self.up_tolerance_ratio
+        if current > 0 and low <= needed / current <= high:
+            return current
+        return math.ceil(needed - ROUNDING)
 
 
 def rule_of(source: Autoscaler) -> Rule:
@@ -95,14 +113,15 @@ def rule_of(source: Autoscaler) -> Rule:
     if isinstance(source, HorizontalPodAutoscaler):
         hpa = source.spec
         found = [_of_metric(one, f"spec.metrics[{i}]") for i, one in enumerate(hpa.metrics or ())]
-        least, most, behavior = hpa.least, hpa.max_replicas, hpa.behavior
+        least, most, behavior, path = hpa.least, hpa.max_replicas, hpa.behavior, "spec.behavior"
     else:
         spec = source.spec
         if spec.formula:
             allowed = "none: with one KEDA ignores the thresholds of triggers, and it is not played"
             raise InvalidInputError(f"{name}: {_FORMULA}", spec.formula, allowed)
         found = [_of_trigger(one, f"spec.triggers[{i}]") for i, one in enumerate(spec.triggers)]
-        least, most, behavior = spec.least, spec.most, spec.behavior
+        least, most, behavior, path = spec.least, spec.most, spec.behavior, _BEHAVIOR_OF_KEDA
+    stated = behavior or ReadBehavior()
     signals = tuple(one for one in found if isinstance(one, Signal))
     unread = tuple(one for one in found if isinstance(one, str))
     if not signals:
@@ -116,6 +135,8 @@ def rule_of(source: Autoscaler) -> Rule:
         behavior=_behavior(behavior),
         signals=signals,
         unread=unread,
+        up_tolerance_ratio=_tolerance(stated.scale_up, f"{path}.scaleUp"),
+        down_tolerance_ratio=_tolerance(stated.scale_down, f"{path}.scaleDown"),
     )
 
 
@@ -197,6 +218,16 @@ def _rules(read: Rules | None, default: ScalingRules) -> ScalingRules:
         policies=default.policies if read.policies is None else tuple(_policies(read.policies)),
         select_policy=default.select_policy if select is None else select,
     )
+
+
+def _tolerance(read: Rules | None, path: str) -> float:
+    """The ratio that is stated, and the HPA's own default else."""
+    if read is None or read.tolerance is None:
+        return DEFAULT_TOLERANCE
+    ratio = parse_quantity_bytes(str(read.tolerance), f"{path}.tolerance")
+    if ratio < 0:
+        raise InvalidInputError(f"{path}.tolerance", read.tolerance, "0 or more")
+    return ratio
 
 
 def _policies(read: Iterable[object]) -> Iterator[ScalingPolicy]:

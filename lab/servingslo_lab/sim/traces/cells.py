@@ -75,6 +75,11 @@ def _moment(field: str, text: str | None) -> float:
     return seconds + float(f"0.{found['fraction'] or 0}")
 
 
+def has_zone(moment: str) -> bool:
+    """Whether this time, which was read, states its zone: only that follows its day with a sign."""
+    return not {"Z", "+", "-"}.isdisjoint(moment[len("2023-11-16") :])
+
+
 def token_count(field: str, text: str | None) -> int:
     """Tokens of a prompt or an answer. Raises: InvalidInputError."""
     # The published trace has requests without an answer; an engine emits at least one token.

@@ -12,6 +12,7 @@ from servingslo.models.engine.service_time import FloatArray
 from servingslo_lab.sim.traces.cells import (
     MOST_TOKENS,
     arrival_seconds,
+    has_zone,
     token_count,
     whole_number,
     zero_seconds,
@@ -165,6 +166,8 @@ def _rows(
     path: Path, reader: "csv.DictReader[str]", columns: tuple[str, str, str], optional: list[str]
 ) -> Iterator[tuple[float, list[int], str]]:
     time, prompt, output = columns
+    azure = columns is AZURE_COLUMNS
+    zoned: bool | None = None
     for row in reader:
         where = f"{path}:{reader.line_num}"
         if None in row:
@@ -172,7 +175,12 @@ def _rows(
             found = f"{width + len(row[None])} values"
             raise InvalidInputError(where, found, f"{width}, as the header has")
         cells = {name: None if text is None else text.strip() for name, text in row.items()}
-        arrival = arrival_seconds(f"{where}: {time}", cells[time], azure=columns is AZURE_COLUMNS)
+        arrival = arrival_seconds(f"{where}: {time}", cells[time], azure=azure)
+        own = azure and has_zone(cells[time] or "")
+        if zoned not in {None, own}:
+            allowed = "a time zone in every line, or in none: then all are in UTC"
+            raise InvalidInputError(f"{where}: {time}", cells[time], allowed)
+        zoned = own
         numbers = [token_count(f"{where}: {name}", cells[name]) for name in (prompt, output)]
         numbers += [
             whole_number(f"{where}: {name}", cells[name], *_OPTIONAL[name]) for name in optional

@@ -11,6 +11,7 @@ from servingslo.copying import replace
 from servingslo.estimation.gateway.counts import GatewayFlow, InstanceFlow, measure, total
 from servingslo.estimation.sample import GatewayInstance, GatewaySample, HistogramSample
 from servingslo.estimation.windows.endings import NOT_COUNTED, Endings
+from servingslo.estimation.windows.freshness import is_usable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,26 @@ def measure_classes(
         if whole is not None:
             counted[name] = whole
     return flows, counted
+
+
+def last_sums(
+    known: Mapping[str, tuple[float, GatewayFlow]],
+    flows: Mapping[str, tuple[InstanceFlow, ...]],
+    counted: Mapping[str, GatewayFlow],
+    now_seconds: float,
+    stale_after_seconds: float,
+) -> dict[str, tuple[float, GatewayFlow]]:
+    """Return the last sum of each class, and when it was scraped, as long as it is usable."""
+    kept = {
+        name: (at, replace(flow, is_new=False, latencies=()))
+        for name, (at, flow) in known.items()
+        if is_usable(now_seconds - at, stale_after_seconds)
+    }
+    return kept | {
+        name: (max(one.time_seconds for one in flows[name]), flow)
+        for name, flow in counted.items()
+        if flow.problem is None
+    }
 
 
 def sheddable_part(flows: Mapping[str, GatewayFlow], names: frozenset[str]) -> Sheddable | None:

@@ -15,6 +15,7 @@ from servingslo.copying import replace
 from servingslo.estimation.gateway.classes import (
     Sheddable,
     begins,
+    last_sums,
     measure_classes,
     sheddable_part,
 )
@@ -73,7 +74,8 @@ class ArrivalState:
     unsettled_ratio: share of the engines that started or vanished recently. all_told: whether every
     engine has reported a window once; engines that appear later are new. classes: flows of each
     class at the gateway. sheddable: what was last known of the classes that order no replicas.
-    classes_begin: their counting has only begun, so that demand is not known yet.
+    classes_begin: their counting has only begun, so that demand is not known yet. last_classes: the
+    last sum of each class, and when it was scraped.
     """
 
     flows: tuple[EngineFlow, ...] = ()
@@ -89,6 +91,7 @@ class ArrivalState:
     classes: Mapping[str, tuple[InstanceFlow, ...]] = field(default_factory=dict)
     sheddable: Sheddable | None = None
     classes_begin: bool = False
+    last_classes: Mapping[str, tuple[float, GatewayFlow]] = field(default_factory=dict)
 
     @property
     def dispersion(self) -> float:
@@ -225,15 +228,18 @@ def count_classes(
 ) -> tuple[ArrivalState, Mapping[str, GatewayFlow]]:
     """Return the state with each class's flows at the gateway, and their sums.
 
-    sheddable: the classes that order no replicas. Their part is kept over readings without any.
+    sheddable: the classes that order no replicas. Their part is kept over readings without any. A
+    class that a reading lacks keeps its last sum until that is too old.
     """
-    if not samples:
-        known = state.sheddable if sheddable else None
-        return replace(state, sheddable=known, classes_begin=False), {}
-    flows, classes = measure_classes(state.classes, samples, now_seconds, stale_after_seconds)
-    shed = sheddable_part(classes, sheddable) or state.sheddable
+    known = state.sheddable if samples or sheddable else None
+    flows, classes = state.classes, dict[str, GatewayFlow]()
+    if samples:
+        flows, classes = measure_classes(flows, samples, now_seconds, stale_after_seconds)
+    shed = sheddable_part(classes, sheddable) or known
     begin = shed is None and bool(sheddable) and begins(classes)
-    return replace(state, classes=flows, sheddable=shed, classes_begin=begin), classes
+    last = last_sums(state.last_classes, flows, classes, now_seconds, stale_after_seconds)
+    state = replace(state, classes=flows, sheddable=shed, classes_begin=begin, last_classes=last)
+    return state, classes | {name: flow for name, (_, flow) in last.items()}
 
 
 def _without_sheddable(

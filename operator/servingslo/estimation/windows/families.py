@@ -118,7 +118,8 @@ def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ..
     if exported.issuperset(wanted) or (profile := _profile(engine)) is None:
         return ()
     lacking = set(wanted) - exported
-    series = (_series(metric) for metric in profile.metrics if metric.field in lacking)
+    lost = (metric for metric in profile.metrics if metric.field in lacking)
+    series = (_series(metric, engine.sumless_metrics) for metric in lost)
     return tuple(dict.fromkeys(series))
 
 
@@ -262,8 +263,13 @@ def _profile(engine: EngineSample) -> RuntimeProfile | None:
     return next((one for one in catalogue.known() if one.name == engine.runtime), None)
 
 
-def _series(metric: MetricNames) -> str:
-    """Series to search for; for a histogram its buckets, which are dropped to save series."""
+def _series(metric: MetricNames, sumless: Collection[str] = ()) -> str:
+    """Series to search for; for a histogram its buckets, which are dropped to save series.
+
+    sumless: histograms that lack their sum alone.
+    """
+    if name := next((name for name in metric.names if name in sumless), ""):
+        return f"{name}_sum"
     return metric.names[0] + ("_bucket" if metric.kind is MetricKind.HISTOGRAM else "")
 
 

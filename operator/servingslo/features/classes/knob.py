@@ -5,7 +5,7 @@ class is refused, lower lanes are lowered at once.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -81,6 +81,7 @@ class LanesKnob(PlainKnob):
         standing = context.observation.in_force.get(LANES)
         decision = LanesDecision(
             reason=reason,
+            detail=_unread(known) if reason is Reason.GATEWAY_SILENT else "",
             classes=tuple(_report(context, one, standing) for one in context.targets.classes),
             proxies=proxies_of(context),
         )
@@ -97,7 +98,9 @@ class LanesKnob(PlainKnob):
         if bounds is None and (context.briefly_blind or context.just_begun):
             return Outcome(decision, known)
         if bounds is None:
-            return Outcome(*_put_back(decision, known, Reason.LIMIT_OPENED, standing))
+            back, cleared = _put_back(decision, known, Reason.LIMIT_OPENED, standing)
+            silent = reason is Reason.GATEWAY_SILENT
+            return Outcome(replace(back, reason=reason) if silent else back, cleared)
         return Outcome(*_written(context, decision, known, standing, bounds))
 
 
@@ -111,12 +114,12 @@ def lane_in_force(standing: InForce | None, name: str) -> InForce:
 def _readings(
     context: TickContext, held: Mapping[str, tuple[float, ...]]
 ) -> dict[str, tuple[float, ...]]:
-    """The readings of this tick after the earlier ones, of classes that are read."""
+    """The readings of this tick after the earlier ones; none of a class that is not read."""
     now = {name: flow.active for name, flow in context.estimate.classes.items()}
     return {
         one.name: (*held.get(one.name, ()), active)[-HELD_READINGS:]
         if (active := now.get(one.name)) is not None
-        else held.get(one.name, ())
+        else ()
         for one in context.targets.classes
     }
 
@@ -324,9 +327,17 @@ def _verified(decision: LanesDecision) -> Reason:
     return Reason.LIMIT_VERIFIED if ours else Reason.LIMIT_UNVERIFIED
 
 
+def _unread(memory: LanesMemory) -> str:
+    classes = _named([name for name, readings in memory.held.items() if not readings])
+    return f"the gateway shows no requests in flight of {classes} within fallback.staleAfter"
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"class{'es' if len(names) > 1 else ''} {', '.join(names)}"
+
+
 def _passed_by(decision: LanesDecision) -> str:
-    names = [one.name for one in decision.classes if one.state is LaneState.UNBOUND]
-    classes = f"class{'es' if len(names) > 1 else ''} {', '.join(names)}"
+    classes = _named([one.name for one in decision.classes if one.state is LaneState.UNBOUND])
     return f"more of {classes} is in flight than the lane allows: the policy does not reach Envoy"
 
 

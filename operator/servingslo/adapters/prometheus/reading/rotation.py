@@ -52,6 +52,7 @@ class _Kept:
     at_seconds: float
     age_seconds: float | None
     not_numbers: tuple[str, ...]
+    sumless: tuple[str, ...]
     fields: Mapping[str, Any]
 
 
@@ -108,6 +109,7 @@ class HistogramRotation:
             at_seconds=at_seconds,
             age_seconds=engine.histograms_age_seconds,
             not_numbers=tuple(sorted(self._names & {*engine.nan_metrics})),
+            sumless=engine.sumless_metrics,
             fields={name: getattr(engine, name) for name in self._fields},
         )
 
@@ -120,5 +122,6 @@ def _with(engine: EngineSample, kept: _Kept | None, at_seconds: float) -> Engine
         engine,
         histograms_age_seconds=kept.age_seconds + at_seconds - kept.at_seconds,
         nan_metrics=(*engine.nan_metrics, *kept.not_numbers),
+        sumless_metrics=kept.sumless,
         **kept.fields,
     )

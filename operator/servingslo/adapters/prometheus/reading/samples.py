@@ -60,6 +60,7 @@ def engine_sample(
         runtime=profile.name,
         nan_metrics=tuple(refused.not_numbers),
         impossible_metrics=tuple(refused.impossible),
+        sumless_metrics=tuple(refused.sumless),
         **ages,
         **_with_labels(fields, scraped, profile),
     )
@@ -71,13 +72,14 @@ def unread(engine: EngineSample, why: str) -> EngineSample:
 
 
 class _Refused:
-    """Names whose value is no number, and values that no engine can have."""
+    """Names whose value is no number or lacks its sum, and values that no engine can have."""
 
-    __slots__ = ("impossible", "not_numbers")
+    __slots__ = ("impossible", "not_numbers", "sumless")
 
     def __init__(self) -> None:
         self.not_numbers: list[str] = []
         self.impossible: list[str] = []
+        self.sumless: list[str] = []
 
 
 def _with_labels(
@@ -110,6 +112,8 @@ def _histogram(
         refused.impossible.append(f"{name}=a bucket up to {label}")
         return None
     found = buckets.sample(edges)
+    if found is None and buckets.parts:
+        refused.sumless.append(name)
     if found is None or can_be_counts(found):
         return found
     if all(map(math.isfinite, (*found.cumulative_counts, found.sum, found.count))):
