@@ -36,7 +36,7 @@ from servingslo.adapters.kubernetes.pods.inventory import Inventory
 from servingslo.adapters.kubernetes.resources import ResourceRecord, ResourceRef
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
 from servingslo.adapters.metrics_export import OperatorMetrics
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.controller.actuators.catalogue import ACTUATORS
 from servingslo.controller.actuators.means import Means

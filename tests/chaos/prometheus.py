@@ -9,7 +9,8 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GROUP_LABEL, NOW, build_queries
 from servingslo.errors import MetricsUnavailableError
 from servingslo.runtimes.catalogue import CATALOGUE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.integration.prometheus_world import Pages, running_prometheus, serving_pages
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.sample import EngineSample
 from servingslo.policy.ports import ClusterMetrics, PodMetrics

@@ -8,7 +8,7 @@ from functools import partial
 from tests.integration.prometheus_pods import PATIENCE_SECONDS
 from tests.integration.prometheus_world import Pages, running_prometheus, serving_pages
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.api.convert import targets_from_spec
 from servingslo.controller.join import Subject, join

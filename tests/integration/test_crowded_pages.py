@@ -17,7 +17,7 @@ from tests.integration.prometheus_pods import CAPTURE, running
 from tests.integration.prometheus_world import running_prometheus, serving_pages
 from tests.integration.promql import series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo_lab.rig.prometheus import Prometheus
 

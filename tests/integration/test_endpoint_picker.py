@@ -13,7 +13,7 @@ import pytest
 from tests.integration.manifests import workload
 from tests.integration.operator_under_test import Engines, Operator, Tenant
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.sample import GatewaySample
 from servingslo.runtimes.gateway_catalogue import gateway_profile

@@ -18,7 +18,7 @@ from tests.integration.prometheus_pods import (
 from tests.integration.prometheus_world import running_prometheus, serving_pages
 from tests.integration.promql import series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.requests.histograms import pooled_delta
 from servingslo.estimation.sample import EngineSample, HistogramSample

@@ -14,7 +14,7 @@ from tests.integration.prometheus_pods import (
 from tests.integration.prometheus_world import Pages, running_prometheus, serving_pages
 from tests.integration.promql import series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.sample import GatewayInstance, GatewaySample
 from servingslo.policy.ports import ClusterMetrics

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 from tests.integration.prometheus_world import proxying, running_prometheus, serving_pages
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.past.rates import BIN_SECONDS, RECENT_BIN_SECONDS, PastRates
 from servingslo.estimation.forecast.season_profile import RateHistory, find_season
 from servingslo.models.fleet.latency import Objective

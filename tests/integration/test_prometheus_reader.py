@@ -22,7 +22,7 @@ from tests.integration.prometheus_pods import (
 from tests.integration.prometheus_world import proxying
 from tests.unit.test_prometheus_matchers import ask_for_the_past
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.estimation.sample import HistogramSample
 from servingslo.policy.ports import ClusterMetrics
 from servingslo.runtimes.catalogue import profile

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.cli.main import main
 from servingslo.cli.running import operate
 from servingslo.cli.running.run_options import RunOptions

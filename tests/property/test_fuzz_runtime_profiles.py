@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.added_runtimes import ADDED, CHANGED
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import build_queries
 from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.errors import InvalidInputError

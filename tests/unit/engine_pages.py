@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.unit.managed_store import ManagedStore, Series, series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation import estimator
 from servingslo.estimation.estimate import Estimate, FleetSample

@@ -9,7 +9,7 @@ import pytest
 from cli_calls import CLI
 from tests.answering import Answering, serving
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.cluster.record import _answered
 from servingslo.errors import MetricsUnavailableError

@@ -14,7 +14,7 @@ from tests.charts.reference import CHART, readme, schema, schema_properties, und
 from typer.core import TyperGroup
 
 from servingslo.adapters.engines.channel import engine_options
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.api.runtime_profiles import runtimes_of
 from servingslo.cli.main import app
 from servingslo.errors import InvalidInputError

@@ -19,7 +19,8 @@ from tests.unit.pools_world import (
 )
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
-from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.api.v1alpha1 import API_VERSION, KIND
 from servingslo.cli.cluster.explain import _lines
 from servingslo.cli.live import observations_of

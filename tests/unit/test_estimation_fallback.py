@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
 from servingslo.estimation.gateway.fallback import measure_fallback
 from servingslo.estimation.sample import GatewayInstance, GatewaySample

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.unit.managed_store import ManagedStore, series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.gateway_queries import gateway_increases
 from servingslo.adapters.prometheus.queries import LONGEST_QUERY_CHARACTERS
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader

@@ -7,7 +7,8 @@ from tests.unit.engine_pages import NAMESPACE, vllm_page
 from tests.unit.managed_store import ManagedStore, _Parser, series_of
 from tests.unit.policy_world import TARGETS
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.estimation.sample import PodSample
 from servingslo.explain.conditions.metrics import metrics_fresh_verdict

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.answering import Answering, serving
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.errors import MetricsUnavailableError
 from servingslo_lab.cli.past.ranges import PastAnswers
 

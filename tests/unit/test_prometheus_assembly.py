@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.runtimes.catalogue import CATALOGUE
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import build_queries
 from servingslo.errors import InvalidInputError
 from servingslo.runtimes.catalogue import CATALOGUE

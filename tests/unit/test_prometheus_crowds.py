@@ -10,7 +10,7 @@ import pytest
 from tests.unit.managed_store import ManagedStore, series_of
 from tests.unit.policy_world import TARGETS
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading import crowds, reader
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.adapters.prometheus.reading.servers import KEPT_READINGS

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.managed_store import REFUSALS, ManagedStore, Series
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.gateway_queries import gateway_query
 from servingslo.adapters.prometheus.past.rates import past_rates_query
 from servingslo.adapters.prometheus.queries import (

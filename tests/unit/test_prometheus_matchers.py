@@ -15,7 +15,7 @@ from tests.unit.engine_pages import NAMESPACE, estimates, readings, vllm_page
 
 import servingslo
 import servingslo_lab
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.errors import InvalidInputError

@@ -6,7 +6,8 @@ import time
 import pytest
 from tests.answering import Answering, serving
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer, PrometheusClient
+from servingslo.adapters.prometheus.config import PrometheusConfig
 
 GOOD = {"metric": {"pod": "good"}, "value": [1, "2"]}
 NATIVE = {"metric": {"pod": "bad"}, "histogram": [1, {"count": "1", "sum": "2"}]}

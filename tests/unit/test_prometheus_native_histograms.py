@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.managed_store import ManagedStore, Series
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import (
     GROUP_LABEL,
     LONGEST_QUERY_CHARACTERS,

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.answering import Answering, serving
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusClient
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.adapters.prometheus.refusals import missing_words
 from servingslo.errors import MetricsUnavailableError, ReadingTooSlowError

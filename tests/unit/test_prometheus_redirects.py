@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tests.answering import Answering, serving
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusClient
+from servingslo.adapters.prometheus.config import PrometheusConfig
 
 _EMPTY = b'{"status":"success","data":{"resultType":"vector","result":[]}}'
 

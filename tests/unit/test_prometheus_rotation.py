@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from estimation_fleet import SimulatedFleet, poisson
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.rotation import HistogramRotation
 from servingslo.estimation.estimate import Estimate, FleetSample
 from servingslo.estimation.estimator import EstimatorState, update

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.unit.engine_pages import NAMESPACE, vllm_page
 from tests.unit.managed_store import ManagedStore, series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 
 CONFIG = PrometheusConfig(url="http://store.test")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import build_queries
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.adapters.prometheus.reading.samples import MOST_NAMES

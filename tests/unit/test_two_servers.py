@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.engine_pages import NAMESPACE, estimates, vllm_page
 from tests.unit.managed_store import ManagedStore, series_of
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.adapters.prometheus.reading.server_clock import HELD_READINGS, OneServer
 from servingslo.errors import ImplausibleMetricsError

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.cli.live import Access
 from servingslo.cli.options import (
     Context,

@@ -32,7 +32,7 @@ from servingslo_lab.cli.shadowing.summary import Shadow, summary
 from servingslo_lab.cli.shadowing.text import shadow_text
 
 if TYPE_CHECKING:
-    from servingslo.adapters.prometheus.client import PrometheusConfig
+    from servingslo.adapters.prometheus.config import PrometheusConfig
 
 _MOST_DAYS = 31
 # The operator's own ticks are 15 s; gauges of a minute hardly differ, at a quarter of the queries.

@@ -16,7 +16,7 @@ from servingslo.cli.flags import spread
 from servingslo.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from servingslo.adapters.prometheus.client import PrometheusConfig
+    from servingslo.adapters.prometheus.config import PrometheusConfig
 
 _PARAMETER = "asking"
 _ENGINE_LABELS = frozenset({"namespace_label", "pod_label"})
@@ -62,7 +62,7 @@ class PrometheusFlags:
         unreadable now; one that goes later is reported with the metrics.
         """
         # The HTTP client is not needed by a command that reads a file.
-        from servingslo.adapters.prometheus.client import PrometheusConfig  # noqa: PLC0415
+        from servingslo.adapters.prometheus.config import PrometheusConfig  # noqa: PLC0415
 
         return PrometheusConfig(
             url=url,

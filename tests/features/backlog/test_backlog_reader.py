@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.features.backlog.backlog_world import stated
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.features.backlog import reader
 from servingslo.features.backlog.deadlines import TARGETS, BacklogReading, Preset
 from servingslo.features.backlog.reader import METRICS, Backlogs, query_of

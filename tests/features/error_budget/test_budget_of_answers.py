@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit import test_prometheus_matchers as matchers
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.api.convert import targets_from_spec
 from servingslo.features.error_budget.queries import BudgetQueries
 from servingslo.features.error_budget.reader import Budgets

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from tests.integration.prometheus_world import running_prometheus
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.features.error_budget.reader import Budgets
 from servingslo.features.error_budget.report import READING, WINDOW, BudgetReading, budget_report
 from servingslo.models.fleet.latency import Objective

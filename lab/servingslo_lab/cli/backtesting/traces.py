@@ -24,7 +24,7 @@ from servingslo_lab.sim.traces.trace import EPOCH_SECONDS, Trace, read_trace
 from servingslo_lab.sim.traces.trace_files import write_trace
 
 if TYPE_CHECKING:
-    from servingslo.adapters.prometheus.client import PrometheusConfig
+    from servingslo.adapters.prometheus.config import PrometheusConfig
 
 # Fewer ticks than this decide nothing.
 SHORTEST_TRACE_SECONDS = 60.0

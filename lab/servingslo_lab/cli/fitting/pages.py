@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GROUP_LABEL, HISTOGRAM_SUFFIXES
 from servingslo.adapters.prometheus.reading.assembly import Assembly
 from servingslo.errors import InvalidInputError

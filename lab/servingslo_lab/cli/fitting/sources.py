@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.cli.live import Access, workloads_of
 from servingslo.cli.manifest import lines_of
 from servingslo.controller.join import Subject, join

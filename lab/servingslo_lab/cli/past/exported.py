@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusClient
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import InvalidInputError, MetricsUnavailableError, QueryRefusedError
 

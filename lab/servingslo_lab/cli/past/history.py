@@ -5,12 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from servingslo.adapters.prometheus.client import (
-    Answer,
-    PrometheusClient,
-    PrometheusConfig,
-    no_collection,
-)
+from servingslo.adapters.prometheus.client import Answer, PrometheusClient, no_collection
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.gateways import read_gateways
 from servingslo.adapters.prometheus.queries import (
     NOW,

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer, PrometheusClient
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError
 

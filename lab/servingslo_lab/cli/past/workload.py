@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.past.rates import PastRates, names_refusal, pods_pattern
 from servingslo.controller.join import Subject, join
 from servingslo.errors import InvalidInputError, MetricsUnavailableError

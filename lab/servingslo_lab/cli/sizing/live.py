@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from servingslo.adapters.kubernetes.resources import ResourceRecord
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.decision_document import decision_of, fleet_of, last_document
 from servingslo.cli.live import Access, observations_of, workloads_of

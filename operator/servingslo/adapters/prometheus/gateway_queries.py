@@ -1,6 +1,6 @@
 """The queries about a gateway: the same for a cluster of any size, with no name of a resource."""
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import GROUP_LABEL, any_of
 from servingslo.runtimes.gateways import GatewayField, GatewayLatency, GatewayProfile
 

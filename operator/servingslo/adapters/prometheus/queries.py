@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from servingslo.adapters.prometheus.client import LONGEST_QUERY_CHARACTERS, PrometheusConfig
+from servingslo.adapters.prometheus.client import LONGEST_QUERY_CHARACTERS
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.vectors import MOVED
 from servingslo.runtimes.dcgm import DCGM
 from servingslo.runtimes.profile import MetricKind, RuntimeProfile

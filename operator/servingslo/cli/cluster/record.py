@@ -13,7 +13,7 @@ import typer
 from servingslo.adapters.clock import SystemClock
 from servingslo.adapters.kubernetes.resources import KubernetesResources, ResourceRecord
 from servingslo.adapters.kubernetes.workloads import KubernetesWorkloads
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.live import (

@@ -32,7 +32,7 @@ from servingslo.adapters.metrics_export import (
     HealthServer,
     OperatorMetrics,
 )
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.past.rates import PastRates
 from servingslo.adapters.prometheus.reading.reader import PrometheusReader
 from servingslo.cli.running.feature_flags import MakeLeadership, Serving

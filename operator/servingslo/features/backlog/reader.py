@@ -12,7 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import PrometheusClient
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import NOW, told_time
 from servingslo.errors import MetricsUnavailableError
 from servingslo.features.backlog.deadlines import (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from typing import Any
 
-from servingslo.adapters.prometheus.client import PrometheusConfig
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.gateway_queries import METRIC_LABEL, gateway_increases
 from servingslo.adapters.prometheus.gateways import backends_of, gateways_of
 from servingslo.adapters.prometheus.past.rates import pods_pattern

@@ -12,7 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from servingslo.adapters.prometheus.client import PrometheusClient, PrometheusConfig, no_collection
+from servingslo.adapters.prometheus.client import PrometheusClient, no_collection
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.past.rates import names_refusal
 from servingslo.adapters.prometheus.queries import NOW, told_time
 from servingslo.errors import MetricsUnavailableError

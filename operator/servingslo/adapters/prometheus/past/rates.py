@@ -20,11 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from servingslo.adapters.prometheus.client import (
-    PrometheusClient,
-    PrometheusConfig,
-    no_collection,
-)
+from servingslo.adapters.prometheus.client import PrometheusClient, no_collection
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.queries import NOW, growths, of_pages, told_time
 from servingslo.adapters.prometheus.refusals import MALFORMED
 from servingslo.errors import MetricsUnavailableError

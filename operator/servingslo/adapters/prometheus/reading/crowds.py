@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from servingslo.adapters.prometheus.client import Answer, PrometheusClient, PrometheusConfig
+from servingslo.adapters.prometheus.client import Answer, PrometheusClient
+from servingslo.adapters.prometheus.config import PrometheusConfig
 from servingslo.adapters.prometheus.reading.servers import KEPT_READINGS, Pod
 from servingslo.adapters.prometheus.vectors import Vector
 from servingslo.errors import AnswerTooLargeError, QueryRefusedError
