@@ -15,6 +15,7 @@ from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.launch.settings import metrics_switched_off
 from servingslo.runtimes.shell.words import Environment
@@ -152,6 +153,22 @@ def test_a_model_without_summaries_is_no_model_without_requests() -> None:
     assert str(told["SLOMet"].reason) == "MetricsMissing"
     assert "nv_inference_request_summary_us" in told["SLOMet"].message
     assert told["MetricsFresh"].message == "every pod has fresh metrics"
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_summaries_of_no_request_are_no_broken_samples(pending) -> None:
+    """The quantiles of an idle model are NaN: it is seen, and it may be scaled down."""
+    idle = 'nv_inference_request_summary_us{model="m",version="1",quantile="0.95"} NaN\n'
+    told, decision = _conditions(
+        lambda _pod, _seconds: triton_page(7000.0, pending=pending) + idle,
+        metric=LatencyMetric.LATENCY,
+    )[-1]
+    if not pending:
+        assert "nv_inference_pending_request_count is not exported" in told["Ready"].message
+        return
+    assert told["MetricsFresh"].message == "every pod has fresh metrics"
+    assert str(told["SLOMet"].reason) == "NoTraffic"
+    assert decision.metrics is Reason.METRICS_FRESH
 
 
 _WHOLE = vllm_page(7200.0).splitlines()
