@@ -171,6 +171,30 @@ def test_summaries_of_no_request_are_no_broken_samples(pending) -> None:
     assert decision.metrics is Reason.METRICS_FRESH
 
 
+@pytest.mark.parametrize(
+    ("gauges", "reason"), [("running", "MetricsPartial"), (r"\w+", "MetricsNotANumber")]
+)
+def test_gauges_that_are_no_number_are_named_and_not_called_old(gauges, reason) -> None:
+    """The samples are of two seconds ago."""
+    broken = rf"(vllm:num_requests_{gauges}\{{.*\}}) .*"
+    told, _ = _conditions(lambda _pod, s: re.sub(broken, r"\1 NaN", vllm_page(2.0 * s)))[-1]
+    fresh = told["MetricsFresh"]
+    assert (str(fresh.status), str(fresh.reason)) == ("False", reason)
+    assert "not a number: vllm:num_requests_running" in fresh.message
+    assert "too old" not in fresh.message
+
+
+def test_a_model_without_a_gauge_beside_another_is_not_called_old() -> None:
+    """Both are of one page."""
+    second = triton_page(7000.0, pending=False).replace('"m"', '"b"')
+    told, _ = _conditions(
+        lambda _pod, s: triton_page(2.0 * s) + second, metric=LatencyMetric.LATENCY
+    )[-1]
+    fresh = told["MetricsFresh"]
+    assert str(fresh.reason) == "MetricsPartial"
+    assert "nv_inference_pending_request_count is not exported" in fresh.message
+
+
 _WHOLE = vllm_page(7200.0).splitlines()
 # After the first line of the last family that decisions need, a cut takes nothing of it.
 _LINES = st.integers(3, len(_WHOLE) - 1)
