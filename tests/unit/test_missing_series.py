@@ -184,6 +184,26 @@ def test_gauges_that_are_no_number_are_named_and_not_called_old(gauges, reason) 
     assert "too old" not in fresh.message
 
 
+@pytest.mark.parametrize(
+    ("series", "value", "named"),
+    [
+        ("vllm:time_to_first_token_seconds_sum", "+Inf", "vllm:time_to_first_token_seconds"),
+        ("vllm:generation_tokens_total", "NaN", "vllm:generation_tokens_total"),
+    ],
+)
+def test_counts_that_are_no_number_are_named(series, value, named) -> None:
+    """Nothing else of the page is broken; an objective without its histogram is not untried."""
+    broken = rf"({series}\{{.*\}}) .*"
+    told, decision = _conditions(
+        lambda _pod, s: re.sub(broken, rf"\1 {value}", vllm_page(2.0 * s))
+    )[-1]
+    assert f"missing: {named} (not a number)" in told["MetricsFresh"].message
+    if value == "+Inf":
+        assert str(told["SLOMet"].reason) == "MetricsMissing"
+        assert f"{named} is not a number" in told["SLOMet"].message
+        assert f"{named} is not a number" in text(decision)
+
+
 def test_a_model_without_a_gauge_beside_another_is_not_called_old() -> None:
     """Both are of one page."""
     second = triton_page(7000.0, pending=False).replace('"m"', '"b"')

@@ -183,7 +183,7 @@ def exported_by_none(
 def missing_observations(
     pods: Sequence[PodSample], histogram: str, long_known: Collection[tuple[str, str]] = ()
 ) -> str:
-    """Missing series without which an objective's share is unknown; '' if one is exported.
+    """Why an objective's share is unknown, by its series; '' if one of them can be read.
 
     histogram: the field that observes the objective. long_known: as in `missing_beside_siblings`.
     """
@@ -201,7 +201,11 @@ def missing_observations(
     if not named and summary is not None:
         profile = _profile(engines[0])
         named = () if profile is None else _names(profile, summary)
-    return ", ".join(named)
+    if named:
+        return f"{', '.join(named)} is not exported"
+    broken = {name for engine in engines for name in not_numbers(engine)}
+    own = [m for e in engines if (p := _profile(e)) for m in p.metrics if m.field == histogram]
+    return next((f"{name} is not a number" for m in own for name in m.names if name in broken), "")
 
 
 def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:
