@@ -15,6 +15,7 @@ from servingslo.explain.conditions.derived import conditions
 from servingslo.explain.text import text
 from servingslo.models.fleet.latency import Objective
 from servingslo.models.objectives import LatencyMetric
+from servingslo.reasons import Reason
 from servingslo.runtimes.catalogue import CATALOGUE
 from servingslo.runtimes.launch.settings import metrics_switched_off
 from servingslo.runtimes.shell.words import Environment
@@ -169,6 +170,66 @@ def test_a_model_without_summaries_is_no_model_without_requests() -> None:
     assert str(told["SLOMet"].reason) == "MetricsMissing"
     assert "nv_inference_request_summary_us" in told["SLOMet"].message
     assert told["MetricsFresh"].message == "every pod has fresh metrics"
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_summaries_of_no_request_are_no_broken_samples(pending) -> None:
+    """The quantiles of an idle model are NaN: it is seen, and it may be scaled down."""
+    idle = 'nv_inference_request_summary_us{model="m",version="1",quantile="0.95"} NaN\n'
+    told, decision = _conditions(
+        lambda _pod, _seconds: triton_page(7000.0, pending=pending) + idle,
+        metric=LatencyMetric.LATENCY,
+    )[-1]
+    if not pending:
+        assert "nv_inference_pending_request_count is not exported" in told["Ready"].message
+        return
+    assert told["MetricsFresh"].message == "every pod has fresh metrics"
+    assert str(told["SLOMet"].reason) == "NoTraffic"
+    assert decision.metrics is Reason.METRICS_FRESH
+
+
+@pytest.mark.parametrize(
+    ("gauges", "reason"), [("running", "MetricsPartial"), (r"\w+", "MetricsNotANumber")]
+)
+def test_gauges_that_are_no_number_are_named_and_not_called_old(gauges, reason) -> None:
+    """The samples are of two seconds ago."""
+    broken = rf"(vllm:num_requests_{gauges}\{{.*\}}) .*"
+    told, _ = _conditions(lambda _pod, s: re.sub(broken, r"\1 NaN", vllm_page(2.0 * s)))[-1]
+    fresh = told["MetricsFresh"]
+    assert (str(fresh.status), str(fresh.reason)) == ("False", reason)
+    assert "not a number: vllm:num_requests_running" in fresh.message
+    assert "too old" not in fresh.message
+
+
+@pytest.mark.parametrize(
+    ("series", "value", "named"),
+    [
+        ("vllm:time_to_first_token_seconds_sum", "+Inf", "vllm:time_to_first_token_seconds"),
+        ("vllm:generation_tokens_total", "NaN", "vllm:generation_tokens_total"),
+    ],
+)
+def test_counts_that_are_no_number_are_named(series, value, named) -> None:
+    """Nothing else of the page is broken; an objective without its histogram is not untried."""
+    broken = rf"({series}\{{.*\}}) .*"
+    told, decision = _conditions(
+        lambda _pod, s: re.sub(broken, rf"\1 {value}", vllm_page(2.0 * s))
+    )[-1]
+    assert f"missing: {named} (not a number)" in told["MetricsFresh"].message
+    if value == "+Inf":
+        assert str(told["SLOMet"].reason) == "MetricsMissing"
+        assert f"{named} is not a number" in told["SLOMet"].message
+        assert f"{named} is not a number" in text(decision)
+
+
+def test_a_model_without_a_gauge_beside_another_is_not_called_old() -> None:
+    """Both are of one page."""
+    second = triton_page(7000.0, pending=False).replace('"m"', '"b"')
+    told, _ = _conditions(
+        lambda _pod, s: triton_page(2.0 * s) + second, metric=LatencyMetric.LATENCY
+    )[-1]
+    fresh = told["MetricsFresh"]
+    assert str(fresh.reason) == "MetricsPartial"
+    assert "nv_inference_pending_request_count is not exported" in fresh.message
 
 
 _WHOLE = vllm_page(7200.0).splitlines()

@@ -251,7 +251,7 @@ def _share(objective: ObjectiveReport) -> str:
     if low is not None and high is not None:
         share = f"{_between(low, high)} of requests within it"
     elif objective.missing:
-        share = f"{objective.missing} is not exported"
+        share = objective.missing
     return f"{share}, {percent(objective.percentile / PERCENT)} wanted"
 
 

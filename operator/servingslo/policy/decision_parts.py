@@ -54,9 +54,9 @@ class ObjectiveReport:
     least_seconds: what it is at least. calibration_ratio: learnt ratio of observed to predicted,
     already applied to the prediction; None before a comparison. share_low_ratio, share_high_ratio:
     requests within the threshold, an interval because the threshold may lie between two bucket
-    edges; None without traffic or if not observed. missing: series that are needed to observe it
-    and are not exported, though requests were served; '' for none. unobserved: requests arrive, but
-    none was observed yet.
+    edges; None without traffic or if not observed. missing: why it cannot be observed, by its
+    series, though requests were served; '' if it can. unobserved: requests arrive, but none was
+    observed yet.
     """
 
     metric: str

@@ -231,8 +231,10 @@ def metrics_missing(context: TickContext) -> str:
         return context.signals.detail
     histograms = [ROW_OF[one.metric].histogram for one in context.targets.objectives]
     known = long_known(context.state.estimator.engines)
-    series = families.exported_by_none(context.signals.serving_pods, histograms, known)
-    return families.in_words(series)
+    serving = context.signals.serving_pods
+    broken = (m for pod in serving for e in pod.engines for m in families.not_numbers(e))
+    told = dict.fromkeys(f"{name} (not a number)" for name in broken)
+    return families.in_words([*families.exported_by_none(serving, histograms, known), *told])
 
 
 def model_use(context: TickContext) -> ModelUse:

@@ -16,7 +16,7 @@ _PARTIAL_FIELD = "isPartial"
 _ANOTHER_PAGE = "the answer is HTML, not JSON of Prometheus: is this its address, or a login page?"
 _HINTS = {
     401: "it asks who you are: --prometheus-bearer-token-file, or --prometheus-username-file and "
-    "--prometheus-password-file",
+    "--prometheus-password-file, or --prometheus-tenant in a store of several",
     403: "who you are may not query: check the token's or user's rights",
     404: "no Prometheus API there: the address ends where /api/v1 begins",
 }

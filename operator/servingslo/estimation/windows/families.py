@@ -64,6 +64,14 @@ def _named(present: tuple[bool, ...]) -> frozenset[str]:
     return frozenset(name for name, there in zip(_COMPARED, present, strict=True) if there)
 
 
+def not_numbers(engine: EngineSample) -> tuple[str, ...]:
+    """Return its metrics that are no number; the summary of no request is none, and is whole."""
+    if not engine.nan_metrics or (profile := _profile(engine)) is None:
+        return engine.nan_metrics
+    summaries = {name for field in SUMMARY_OF.values() for name in _names(profile, field)}
+    return tuple(name for name in engine.nan_metrics if name not in summaries)
+
+
 def is_busy(engine: EngineSample) -> bool:
     """Whether it serves or has served: some engines export a family with the first request."""
     counted = (engine.running, engine.waiting, engine.generation_tokens_total)
@@ -176,7 +184,7 @@ def exported_by_none(
 def missing_observations(
     pods: Sequence[PodSample], histogram: str, long_known: Collection[tuple[str, str]] = ()
 ) -> str:
-    """Missing series without which an objective's share is unknown; '' if one is exported.
+    """Why an objective's share is unknown, by its series; '' if one of them can be read.
 
     histogram: the field that observes the objective. long_known: as in `missing_beside_siblings`.
     """
@@ -184,14 +192,21 @@ def missing_observations(
     summary = SUMMARY_OF.get(histogram)
     if not engines or any(getattr(engine, histogram) is not None for engine in engines):
         return ""
-    if summary is not None and any(getattr(engine, summary) for engine in engines):
+    if summary is not None and any(
+        getattr(engine, summary) or len(not_numbers(engine)) < len(engine.nan_metrics)
+        for engine in engines
+    ):
         return ""
     read = _are_read(pods, long_known)
     named = _common([missing_series(engine, {histogram}) for engine in engines]) if read else ()
     if not named and summary is not None:
         profile = _profile(engines[0])
         named = () if profile is None else _names(profile, summary)
-    return ", ".join(named)
+    if named:
+        return f"{', '.join(named)} is not exported"
+    broken = {name for engine in engines for name in not_numbers(engine)}
+    own = [m for e in engines if (p := _profile(e)) for m in p.metrics if m.field == histogram]
+    return next((f"{name} is not a number" for m in own for name in m.names if name in broken), "")
 
 
 def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:

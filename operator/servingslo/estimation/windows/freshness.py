@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from servingslo.estimation.sample import EngineSample, PodSample
+from servingslo.estimation.windows.families import not_numbers
 from servingslo.reasons import Reason
 from servingslo.records import record
 
@@ -152,8 +153,9 @@ def _state(
             return Reason.METRICS_IMPLAUSIBLE
         gauges = (engine.running is not None) + (engine.waiting is not None)
         with_gauges += gauges > 0
-        nan_metrics |= bool(engine.nan_metrics)
-        half |= gauges == 1 and bool(engine.nan_metrics)
+        broken = bool(not_numbers(engine))
+        nan_metrics |= broken
+        half |= gauges == 1 and broken
     if not with_gauges:
         if nan_metrics:
             return Reason.METRICS_NOT_A_NUMBER

@@ -39,7 +39,7 @@ def metrics_fresh_verdict(decision: Decision) -> Verdict:
         return dependent
     if decision.metrics is Reason.METRICS_FRESH:
         seen, missing = "every pod has fresh metrics", decision.metrics_missing
-        message = f"{seen}; not exported: {missing}" if missing else seen
+        message = f"{seen}; missing: {missing}" if missing else seen
         return Verdict(ConditionStatus.TRUE, Reason.METRICS_FRESH, message)
     blind = blindness(decision)
     if blind is not None:

@@ -85,7 +85,7 @@ def _unknown(objective: ObjectiveReport, name: str) -> Verdict:
     """Why nothing is known of an objective, if the cause is not a lack of requests."""
     reason, why = Reason.NO_TRAFFIC, "no requests"
     if objective.missing:
-        reason, why = Reason.METRICS_MISSING, f"{objective.missing} is not exported"
+        reason, why = Reason.METRICS_MISSING, objective.missing
     elif objective.unobserved:
         reason, why = Reason.NOT_OBSERVED, "requests arrive, but none was measured yet"
     return Verdict(ConditionStatus.UNKNOWN, reason, f"{name}: {why}")

@@ -101,14 +101,16 @@ def read_signals(
             detail = "no pod of the target runs a server"
             problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
         return replace(signals, reason=Reason.METRICS_MISSING, no_metrics=problem)
-    signals = _with_limit(_judge(signals, states), stale_after_seconds, scrape_seconds)
+    usual = min(fresh_seconds(*scrapes), stale_after_seconds)
+    signals = _with_limit(_judge(signals, states, usual), stale_after_seconds, scrape_seconds)
     if signals.no_metrics is None and observation.gateway is None:
         signals = _if_counted(signals)
     no_metrics, unseen = signals.no_metrics, signals.unseen_pods
-    cause = _cause([pod for pod in serving if pod.name in unseen])
+    of_unseen = [pod for pod in serving if pod.name in unseen]
+    cause = _cause(of_unseen)
     if no_metrics is None or no_metrics.reason is not Reason.METRICS_MISSING:
         ages = [age for name in unseen if (age := found[name].age_seconds) is not None]
-        late = _late(max(ages, default=0.0), min(fresh_seconds(*scrapes), stale_after_seconds))
+        late = _late(max(ages, default=0.0), usual)
         stale = no_metrics is not None and no_metrics.reason is Reason.METRICS_STALE
         if no_metrics is not None and stale and "staleAfter" not in no_metrics.detail:
             bound = f"spec.fallback.staleAfter is {stale_after_seconds:g} s"
@@ -116,7 +118,8 @@ def read_signals(
                 f"{no_metrics.detail}, {late}; {bound}: raise it if the store is always so late"
             )
             no_metrics = replace(no_metrics, detail=so_late)
-        detail = ", ".join(filter(None, (_named(unseen), cause or late)))
+        why = cause or late or not_numbers(of_unseen)
+        detail = ", ".join(filter(None, (_named(unseen), why)))
         return replace(signals, no_metrics=no_metrics, detail=detail)
     if cause:
         detail = f"{cause} ({no_metrics.detail})"
@@ -193,6 +196,12 @@ def _cause(pods: Sequence[PodSample]) -> str:
     return f"{families.in_words(series)} {verb} not exported" if series else ""
 
 
+def not_numbers(pods: Sequence[PodSample]) -> str:
+    """The metrics of these pods that are not a number, in words; '' for none."""
+    found = dict.fromkeys(m for pod in pods for e in pod.engines for m in families.not_numbers(e))
+    return f"not a number: {families.in_words([*found])}" if found else ""
+
+
 def _with_limit(signals: Signals, stale_after_seconds: float, scrape: float | None) -> Signals:
     """The signals; of stale metrics, whether the spec asks for more than scrapes can give."""
     least = 2.0 * (DEFAULT_SCRAPE_SECONDS if scrape is None else scrape)
@@ -204,8 +213,11 @@ def _with_limit(signals: Signals, stale_after_seconds: float, scrape: float | No
     return replace(signals, no_metrics=replace(problem, detail=f"{problem.detail}: {why}"))
 
 
-def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
-    """The signals with what is wrong with them; the state None is a pod in its grace."""
+def _judge(signals: Signals, states: Mapping[str, Reason | None], usual_seconds: float) -> Signals:
+    """The signals with what is wrong with them; the state None is a pod in its grace.
+
+    usual_seconds: samples of this age are not old.
+    """
     unseen = tuple(
         sorted(n for n, s in states.items() if s is not None and s is not Reason.METRICS_FRESH)
     )
@@ -218,11 +230,15 @@ def _judge(signals: Signals, states: Mapping[str, Reason | None]) -> Signals:
     if Reason.METRICS_FRESH in found:
         return replace(signals, reason=Reason.METRICS_PARTIAL, unseen_pods=unseen)
     if Reason.METRICS_PARTIAL in found:
-        return replace(signals, reason=Reason.METRICS_STALE, unseen_pods=unseen)
+        old = any((signals.metrics[name].age_seconds or 0.0) > usual_seconds for name in unseen)
+        reason = Reason.METRICS_STALE if old else Reason.METRICS_PARTIAL
+        return replace(signals, reason=reason, unseen_pods=unseen)
     reason = next(reason for reason in _WORST_FIRST if reason in found)
     of_pods = f"{len(unseen)} of {len(states)} pods"
     said = [m for pod in signals.serving_pods for e in pod.engines for m in e.impossible_metrics]
     detail = f"{of_pods}: {said[0]}" if reason is Reason.METRICS_IMPLAUSIBLE else of_pods
+    if reason is Reason.METRICS_NOT_A_NUMBER:
+        detail = f"{of_pods}, {not_numbers(signals.serving_pods)}"
     problem = SignalProblem(reason=reason, detail=detail)
     return replace(signals, reason=reason, no_metrics=problem, unseen_pods=unseen)
 
