@@ -260,6 +260,18 @@ def test_what_has_no_effect_or_another_one_is_said_after_an_install(
 
 
 @pytest.mark.rig
+def test_the_notes_name_watched_namespaces_alone(rig: Rig) -> None:
+    """Their commands need no right beyond these, and a ServingSLO elsewhere would not be seen."""
+    watched = "--set=watchNamespaces={team-a,team-b}"
+    done = rig.helm("install", RELEASE, CHART, "--dry-run=client", watched)
+    notes = done.stdout.split("\nNOTES:\n")[1]
+    assert "namespace: team-a}" in notes
+    assert notes.count("servingslo-acting-operator -n team-") == 2
+    assert "inference" not in notes
+    assert " -A" not in notes
+
+
+@pytest.mark.rig
 def test_an_image_of_a_registry_of_all_charts_comes_before_one_s_own(rig: Rig) -> None:
     """global.imageRegistry, image.registry, image.repository, in this order."""
 
