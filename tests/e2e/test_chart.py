@@ -194,6 +194,12 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("resources.limits.memory=512MB", "memory of 512MB", id="no-quantity"),
         pytest.param("resources.limits.memory=1000000", "limits.memory", id="bytes"),
         pytest.param("resources.requests.memory=1Gi", "at most the limit, 512Mi", id="request"),
+        pytest.param(
+            "keda.externalScaler.enabled=true,keda.externalScaler.plainText=true,"
+            "keda.externalScaler.clientCASecret=a",
+            "keda.externalScaler.clientCASecret: a is not allowed",
+            id="clients-authority-without-tls",
+        ),
         pytest.param("serviceAccount.create=false", "serviceAccount.name", id="no-account"),
         pytest.param(
             r"commonLabels.app\.kubernetes\.io/name=mine", "commonLabels", id="label-of-the-chart"
