@@ -209,6 +209,12 @@ def test_the_crd_is_left_out_when_asked(rig: Rig) -> None:
         pytest.param("resources.limits.memory=512MB", "memory of 512MB", id="no-quantity"),
         pytest.param("resources.limits.memory=1000000", "limits.memory", id="bytes"),
         pytest.param("resources.requests.memory=1Gi", "at most the limit, 512Mi", id="request"),
+        pytest.param(
+            "keda.externalScaler.enabled=true,keda.externalScaler.plainText=true,"
+            "keda.externalScaler.clientCASecret=a",
+            "keda.externalScaler.clientCASecret: a is not allowed",
+            id="clients-authority-without-tls",
+        ),
         pytest.param("serviceAccount.create=false", "serviceAccount.name", id="no-account"),
         pytest.param(
             r"commonLabels.app\.kubernetes\.io/name=mine", "commonLabels", id="label-of-the-chart"
@@ -272,6 +278,18 @@ def test_what_has_no_effect_or_another_one_is_said_after_an_install(
     assert said in notes(*settings)
     fitting = ("image.registry=example.com", "networkPolicy.enabled=true")
     assert "Look at these values again" not in notes(*fitting)
+
+
+@pytest.mark.rig
+def test_the_notes_name_watched_namespaces_alone(rig: Rig) -> None:
+    """Their commands need no right beyond these, and a ServingSLO elsewhere would not be seen."""
+    watched = "--set=watchNamespaces={team-a,team-b}"
+    done = rig.helm("install", RELEASE, CHART, "--dry-run=client", watched)
+    notes = done.stdout.split("\nNOTES:\n")[1]
+    assert "namespace: team-a}" in notes
+    assert notes.count("servingslo-acting-operator -n team-") == 2
+    assert "inference" not in notes
+    assert " -A" not in notes
 
 
 @pytest.mark.rig

@@ -6,12 +6,14 @@ import kubernetes
 
 from servingslo.adapters.kubernetes.api.client import connect
 from servingslo.adapters.kubernetes.events import KubernetesEvents
+from servingslo.adapters.kubernetes.leases import post_warning
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.explain.events import Event, EventType
 from servingslo.reasons import Reason
 from servingslo_lab.rig.cluster import Rig
 
 NOON_SECONDS = 1_795_262_400.0
+LEASE = "servingslo-acting-operator"
 
 
 def test_a_repeated_event_is_a_series_and_another_note_an_event_of_its_own(
@@ -49,3 +51,18 @@ def test_a_repeated_event_is_a_series_and_another_note_an_event_of_its_own(
         namespace, field_selector="involvedObject.kind=ServingSLO,involvedObject.uid=u-1"
     )
     assert {one.message for one in described.items} == set(series)
+
+
+def test_an_event_about_a_lease_is_kept(rig: Rig, namespace: str) -> None:
+    """Who acts in a namespace instead is found there, by the Lease."""
+
+    async def post() -> None:
+        client = await connect(kubeconfig=str(rig.admin_kubeconfig))
+        await post_warning(client, namespace, LEASE, Reason.ANOTHER_OPERATOR, "a acts")
+        await client.close()
+
+    asyncio.run(post())
+    described = kubernetes.client.CoreV1Api(rig.api_client()).list_namespaced_event(
+        namespace, field_selector=f"involvedObject.kind=Lease,involvedObject.name={LEASE}"
+    )
+    assert [(one.reason, one.message) for one in described.items] == [("AnotherOperator", "a acts")]

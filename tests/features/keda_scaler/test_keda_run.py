@@ -4,6 +4,8 @@ import asyncio
 import logging
 import re
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +29,9 @@ def test_without_a_port_nothing_is_started() -> None:
     ("flags", "deciders", "field"),
     [
         pytest.param(ScalerFlags(keda_scaler_port=0), 1, "certificate-file", id="unsaid"),
+        pytest.param(
+            replace(PLAIN, keda_scaler_client_ca_file=Path("ca.crt")), 1, "client-ca", id="plain"
+        ),
         pytest.param(PLAIN, 2, "several pods decide", id="a pod knows its own counts alone"),
     ],
 )

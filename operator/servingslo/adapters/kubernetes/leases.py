@@ -110,7 +110,7 @@ async def post_warning(
         "name": name,
     }
     body = event_body(
-        {"generateName": f"{name}.", "namespace": namespace},
+        {"generateName": f"{name}-", "namespace": namespace},
         regarding,
         type_="Warning",
         reason=reason,

@@ -12,7 +12,7 @@ from servingslo.reasons import Reason
 _METRICS = {
     Reason.NO_WAKE_UP_SIGNAL: "the target sleeps",
     Reason.METRICS_STALE: "samples are too old",
-    Reason.METRICS_MISSING: "no samples of the target's pods; check the labels of the scrape",
+    Reason.METRICS_MISSING: "no samples of the target's pods; check the scrape and its labels",
     Reason.METRICS_PARTIAL: "some samples are missing",
     Reason.METRICS_NOT_A_NUMBER: "samples are not numbers",
     Reason.METRICS_IMPLAUSIBLE: "samples have impossible values",

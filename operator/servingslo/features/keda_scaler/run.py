@@ -64,8 +64,9 @@ class ScalerRun:
     def options(self, flags: ScalerFlags, deciders: int) -> ScalerFlags | None:
         """The flags.
 
-        Raises: InvalidInputError for neither a certificate nor plain text; if several pods decide,
-        because KEDA's client asks any one of them, which knows only the counts of its own.
+        Raises: InvalidInputError for neither a certificate nor plain text; for clients' authority
+        with plain text; if several pods decide, because KEDA's client asks any one of them, which
+        knows only the counts of its own.
         """
         if flags.keda_scaler_port is None:
             return None
@@ -75,6 +76,12 @@ class ScalerRun:
                 "--keda-scaler-certificate-file",
                 flags.keda_scaler_certificate_file,
                 "with --keda-scaler-key-file, or --keda-scaler-plain-text on",
+            )
+        if None in files and flags.keda_scaler_client_ca_file is not None:
+            raise InvalidInputError(
+                "--keda-scaler-client-ca-file",
+                str(flags.keda_scaler_client_ca_file),
+                "only with a certificate: plain text asks no client for one",
             )
         if deciders > 1:
             raise InvalidInputError(

@@ -15,6 +15,9 @@
 - --keda-scaler-plain-text=true
 {{- end }}
 {{- if .clientCASecret }}
+{{- if not .tlsSecret }}
+{{- fail (printf "keda.externalScaler.clientCASecret: %s is not allowed; allowed: '' without tlsSecret: plain text asks no client for a certificate" .clientCASecret) }}
+{{- end }}
 - --keda-scaler-client-ca-file=/var/run/keda/client-ca/ca.crt
 {{- end }}
 {{- end }}
