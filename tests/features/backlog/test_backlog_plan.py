@@ -106,6 +106,15 @@ def test_when_work_arrived_survives_a_restart():
         assert PART.load(bad, 100.0) is None
 
 
+def test_no_stored_time_is_of_the_future():
+    """A clock was ahead, or a hand wrote it: new readings count at once, and no date overflows."""
+    ahead = PART.load({"at": 900.0, "waiting": [[30.0, 2.0], [1e14, 3.0]]}, 100.0)
+    cohorts = (Cohort(arrived_seconds=30.0, left=2.0), Cohort(arrived_seconds=100.0, left=3.0))
+    assert ahead == BacklogMemory(at_seconds=100.0, cohorts=cohorts)
+    assert PART.load({"at": 1.0, "waiting": [[math.inf, 3.0]]}, 100.0) is None
+    assert PART.load({"at": 1.0, "waiting": [[1.0, 10**400]]}, 100.0) is None
+
+
 def test_as_much_is_done_in_time_as_is_stated():
     """What is known to be sent is noisy: that makes no work younger than it is."""
     due = 900.0

@@ -71,6 +71,13 @@ def test_bounds_of_a_window_may_be_lower_than_the_usual_ones() -> None:
     assert held(5.92, night) == (2, 10)
 
 
+def test_the_usual_min_is_ordered_a_lead_before_the_last_of_short_windows_ends() -> None:
+    """A window that begins and ends within the lead keeps nothing from being ready after it."""
+    night, shift = window(22, 8.0, least=1), window(6, 0.05, least=1)
+    assert held(5.96, night, shift) == (1, 10)
+    assert held(5.97, night, shift) == (2, 10)
+
+
 def test_a_max_of_a_window_holds_to_its_end() -> None:
     """What comes after waits for it: somebody else may have the GPUs until then."""
     night, day = window(22, 8.0, least=1, most=3), window(6, 4.0, least=8)

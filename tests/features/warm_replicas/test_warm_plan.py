@@ -1,10 +1,14 @@
 """What sleepers are worth: a flash crowd without a bound, and its price."""
 
+import math
+
 import pytest
 from tests.benchmarks.matrix import TRACE
 from tests.features.warm_replicas.warm_world import Played, played
 
 from servingslo.features.warm_replicas.call import WarmTargets, warm_of
+from servingslo.features.warm_replicas.knob import PART
+from servingslo.features.warm_replicas.mix import WarmMemory
 from servingslo.reasons import Reason
 from servingslo_lab.sim.fleets.fleet import ColdStart, FleetSpec
 from servingslo_lab.sim.scoring import Objectives, score
@@ -39,3 +43,12 @@ def test_sleepers_serve_a_flash_crowd_that_orders_come_too_late_for() -> None:
     assert run.price_hours < 1.2 * plain.price_hours
     told = {one.reason for each in run.decisions if (one := warm_of(each.knobs))}
     assert told >= {Reason.ENGINES_PUT_TO_SLEEP, Reason.ENGINES_WOKEN}
+
+
+def test_stored_memory_has_no_time_of_the_future() -> None:
+    """A clock was ahead: otherwise all replicas would be kept until its time has come."""
+    assert PART.load({"wake": 5.0, "needed": 900.0}, 100.0) == WarmMemory(
+        wake_seconds=5.0, needed_seconds=100.0
+    )
+    for bad in ({"wake": math.nan, "needed": 1.0}, {"wake": 5.0, "needed": math.inf}):
+        assert PART.load(bad, 100.0) is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from servingslo.estimation.stored_fields import number_of
 from servingslo.features.backlog.deadlines import (
     MEMORY,
     MOST_COHORTS,
@@ -67,18 +68,21 @@ class BacklogInsight(Insight):
         each = [[round(one.arrived_seconds), one.left] for one in memory.cohorts]
         return {"at": memory.at_seconds, "waiting": each}
 
-    def load(self, stored: object, _now_seconds: float) -> BacklogMemory | None:
-        """The stored cohorts; None for a malformed value."""
+    def load(self, stored: object, now_seconds: float) -> BacklogMemory | None:
+        """The stored cohorts, none of the future; None for a malformed value."""
         try:
-            at, each = stored["at"], stored["waiting"]  # type: ignore[index]
-            cohorts = tuple(
-                Cohort(arrived_seconds=float(arrived), left=float(left)) for arrived, left in each
-            )
-            memory = BacklogMemory(at_seconds=float(at), cohorts=cohorts)
+            at, each = number_of(stored["at"]), stored["waiting"]  # type: ignore[index]
+            pairs = [(number_of(arrived), number_of(left)) for arrived, left in each]
         except (TypeError, KeyError, ValueError):
             return None
-        sane = len(cohorts) <= MOST_COHORTS and all(one.left > 0.0 for one in cohorts)
-        return memory if sane else None
+        cohorts = tuple(
+            Cohort(arrived_seconds=min(arrived, now_seconds), left=left)
+            for arrived, left in pairs
+            if arrived is not None and left
+        )
+        if at is None or not len(cohorts) == len(pairs) <= MOST_COHORTS:
+            return None
+        return BacklogMemory(at_seconds=min(at, now_seconds), cohorts=cohorts)
 
 
 def _memory(context: TickContext, memories: Mapping[str, object]) -> BacklogMemory | None:

@@ -76,8 +76,9 @@ def bounds_at(schedule: Schedule, usual: ReplicaTargets, moment: Moment) -> Repl
     gives way to a minimum that is ordered ahead; the maximum of a window in force does not.
     """
     found = around(schedule, moment)
+    known = (*found.now, *found.ordered)
     changes = (
-        *(one.ends_seconds for one in found.now if one.ends_seconds <= found.ahead_seconds),
+        *(one.ends_seconds for one in known if one.ends_seconds <= found.ahead_seconds),
         *(one.begins_seconds for one in found.ordered),
     )
     own = least(found.now)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from servingslo.estimation.pods.health import ASLEEP
 from servingslo.estimation.sample import PodSample
+from servingslo.estimation.stored_fields import number_of
 from servingslo.features.warm_replicas.call import (
     DECISION,
     TARGETS,
@@ -86,15 +87,16 @@ class WarmKnob(PlainKnob):
             return None
         return {"wake": found.wake_seconds, "needed": found.needed_seconds}
 
-    def load(self, stored: object, _now_seconds: float) -> object:
-        """The reverse; None for a malformed value."""
+    def load(self, stored: object, now_seconds: float) -> object:
+        """The reverse, no time in the future; None for a malformed value."""
         if not isinstance(stored, dict):
             return None
-        wake, needed = stored.get("wake"), stored.get("needed")
-        if not isinstance(wake, float) or not isinstance(needed, float | None):
+        wake, since = number_of(stored.get("wake")), stored.get("needed")
+        needed = None if since is None else number_of(since)
+        if wake is None or wake > LONGEST_WAKE_SECONDS or (needed is None) != (since is None):
             return None
-        sane = 0.0 <= wake <= LONGEST_WAKE_SECONDS
-        return WarmMemory(wake_seconds=wake, needed_seconds=needed) if sane else None
+        needed = None if needed is None else min(needed, now_seconds)
+        return WarmMemory(wake_seconds=wake, needed_seconds=needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
