@@ -156,6 +156,23 @@ def test_a_budget_is_read_from_its_object():
     assert "gpus" in refused.refused
 
 
+def test_a_selector_that_becomes_invalid_selects_what_it_did():
+    """An edit lifts no bound; a new object, and one that was never valid, have none."""
+    item = {"metadata": {"name": "inference", "uid": "u"}, "spec": {"gpus": 8}}
+    chosen = {"gpus": 8, "selector": {"matchLabels": {"tier": "prod"}}}
+    wrong = {**item, "spec": {"gpus": 8, "selector": {"matchLabels": {"a b": "c"}}}}
+    before = budget_record({**item, "spec": chosen}, None)
+    found = budget_record(wrong, before)
+    assert found.selector == before.selector
+    assert found.refused.endswith("; what it selected before does not grow")
+    assert budget_record(wrong, found) == found
+    assert budget_record(wrong, budget_record(item, None)).selector == ()
+    never = budget_record(wrong, None)
+    for previous in (None, never, replace(before, uid="another")):
+        assert budget_record(wrong, previous) == never
+        assert never.refused.endswith("; nothing is bounded")
+
+
 @pytest.mark.parametrize(("key", "possible"), LABELS.items())
 def test_a_label_that_no_object_can_have_is_refused_by_name(key, possible):
     """A selector of it would select nothing, in silence; wherever the key is stated."""

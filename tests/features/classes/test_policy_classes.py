@@ -42,6 +42,14 @@ def test_a_silent_gateway_keeps_the_last_known_part(lost_at):
     assert told.decisions[-1].demand.arrival_rate_per_second == pytest.approx(4.0, rel=0.4)
 
 
+@pytest.mark.parametrize("lost_at", [None, 600.0], ids=["read", "lost-once"])
+def test_the_last_known_part_ends_when_it_is_too_old(lost_at):
+    """From then on all that the engines count is demand."""
+    told = story(silent_from=600.0, lost_at=lost_at)
+    told.until(600.0 + STALE_SECONDS + 60.0)
+    assert told.decisions[-1].demand.arrival_rate_per_second > 6.0
+
+
 def test_lanes_are_put_back_when_a_gateway_stays_silent():
     """Readings are used until they are too old, as all are; then the condition names the class."""
     told = story(silent_from=900.0)

@@ -7,6 +7,7 @@ from typing import Protocol
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.errors import ServingSLOError
 from servingslo.explain.changes import Change
+from servingslo.explain.format import joined
 from servingslo.policy.decision import Decision
 from servingslo.policy.inputs import InForce, ScaleTarget, Targets
 from servingslo.policy.ports import WorkloadView
@@ -36,7 +37,7 @@ class PartlyWrittenError(ServingSLOError):
     """A change of several objects ended half-way, for `error`. written, left: its two parts."""
 
     def __init__(self, error: ServingSLOError, written: Change, left: Change) -> None:
-        super().__init__(f"{error}; {written.target} was written")
+        super().__init__(f"{error}; written: {joined((written.target, written.detail), ' ')}")
         self.error, self.written, self.left = error, written, left
 
 

@@ -228,16 +228,16 @@ def count_classes(
 ) -> tuple[ArrivalState, Mapping[str, GatewayFlow]]:
     """Return the state with each class's flows at the gateway, and their sums.
 
-    sheddable: the classes that order no replicas. Their part is kept over readings without any. A
-    class that a reading lacks keeps its last sum until that is too old.
+    sheddable: the classes that order no replicas. A class that a reading lacks keeps its last sum
+    until that is too old; so long the last known part of these classes is kept as well.
     """
-    known = state.sheddable if samples or sheddable else None
     flows, classes = state.classes, dict[str, GatewayFlow]()
     if samples:
         flows, classes = measure_classes(flows, samples, now_seconds, stale_after_seconds)
-    shed = sheddable_part(classes, sheddable) or known
-    begin = shed is None and bool(sheddable) and begins(classes)
     last = last_sums(state.last_classes, flows, classes, now_seconds, stale_after_seconds)
+    usable = last.keys() >= state.last_classes.keys() and bool(samples or sheddable)
+    shed = sheddable_part(classes, sheddable) or (state.sheddable if usable else None)
+    begin = shed is None and bool(sheddable) and begins(classes)
     state = replace(state, classes=flows, sheddable=shed, classes_begin=begin, last_classes=last)
     return state, classes | {name: flow for name, (_, flow) in last.items()}
 

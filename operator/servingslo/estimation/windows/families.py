@@ -173,12 +173,7 @@ def exported_by_none(
     wanted = {*GAUGES, *COUNTERS}
     if _are_read(pods, long_known):
         wanted |= {*histograms} if generate_no_token(pods) else {*_OF_LAWS, *histograms}
-    each = []
-    for engine in engines:
-        if not (missing := missing_series(engine, wanted)):
-            return ()
-        each.append(missing)
-    return _common(each)
+    return _missing_in_all(engines, wanted)
 
 
 def missing_observations(
@@ -198,7 +193,7 @@ def missing_observations(
     ):
         return ""
     read = _are_read(pods, long_known)
-    named = _common([missing_series(engine, {histogram}) for engine in engines]) if read else ()
+    named = _missing_in_all(engines, {histogram}) if read else ()
     if not named and summary is not None:
         profile = _profile(engines[0])
         named = () if profile is None else _names(profile, summary)
@@ -214,7 +209,7 @@ def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:
     engines = _engines_if_served(pods)
     if not all(exported_fields(engine) <= {*GAUGES} for engine in engines):
         return ()
-    return _common([missing_series(engine, COUNTERS) for engine in engines])
+    return _missing_in_all(engines, COUNTERS)
 
 
 def missing_gauges(pods: Sequence[PodSample]) -> tuple[str, ...]:
@@ -292,12 +287,14 @@ def _names(profile: RuntimeProfile, field: str) -> tuple[str, ...]:
     return tuple(_series(metric) for metric in profile.metrics if metric.field == field)
 
 
-def _common(each: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names that are in all of them, in the order of the first."""
-    if not each:
-        return ()
-    rest = [set(one) for one in each[1:]]
-    return tuple(name for name in each[0] if all(name in one for one in rest))
+def _missing_in_all(engines: Sequence[EngineSample], wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the series of those fields that each of these engines lacks.
+
+    One may lack a histogram's sum and another one its buckets: both are named.
+    """
+    lacking = {one for one in wanted if all(missing_series(each, {one}) for each in engines)}
+    named = (name for engine in engines for name in missing_series(engine, lacking))
+    return tuple(dict.fromkeys(named))
 
 
 def _kind(pod: PodSample, engine: EngineSample) -> tuple[object, ...]:

@@ -54,10 +54,14 @@ _UNREAD = "the ServingBudgets of the cluster are not read yet"
 
 @dataclass(frozen=True, slots=True)
 class _Claimant:
-    """What is remembered of a resource. unknown: why GPUs of a replica are unknown, if they are."""
+    """What is remembered of a resource. unknown: why GPUs of a replica are unknown, if they are.
+
+    targets: that hold them.
+    """
 
     wants: Wants
-    unknown: str = ""
+    unknown: str
+    targets: frozenset[ScaleTarget]
 
 
 @dataclass(slots=True)
@@ -169,7 +173,7 @@ class BudgetSharer(Grants):
         if not all(_is_read(decision) for decision in fleet.pools.values()):
             if known is not None:
                 kept = replace(known.wants, wanted_gpus=known.wants.ordered_gpus, acts=False)
-                self._known[uid] = _Claimant(kept, known.unknown)
+                self._known[uid] = replace(known, wants=kept)
             return
         if not budgets:
             self._known.pop(uid, None)
@@ -181,7 +185,7 @@ class BudgetSharer(Grants):
         )
         wants = wants_of(fleet, replace(targets, pools=pools), self.limits, pods, state)
         unknown = next((one.refused for one in each.values() if one.refused), "")
-        self._known[uid] = _Claimant(wants, unknown)
+        self._known[uid] = _Claimant(wants, unknown, _targets_of(resource))
         for one in () if unknown else budgets:
             if one.sharing is not None and uid in one.sharing.shares:
                 one.sharing = with_drawn(one.sharing, uid, wants.after_gpus)
@@ -189,9 +193,13 @@ class BudgetSharer(Grants):
     async def _look_if_unknown(self, resource: Resource, foreign: Collection[ScaleTarget]) -> None:
         """Read what a resource holds if it does not decide: a new one, a paused one, a second one.
 
-        foreign: targets of an older ServingSLO, whose GPUs count once.
+        With another target it is a new one. foreign: targets of an older ServingSLO, whose GPUs
+        count once.
         """
         uid, first = resource.record.ref.uid, resource.targets
+        known = self._known.get(uid)
+        if first is not None and known is not None and known.targets != _targets_of(resource):
+            del self._known[uid]
         decides = uid in self._known and not foreign
         if first is None or (decides and first.mode is not Mode.PAUSED):
             return
@@ -211,7 +219,7 @@ class BudgetSharer(Grants):
         )
         step = min((one.gpus_per_replica for one in found), default=1)
         wants = replace(standing(ordered, held, 1), gpus_per_replica=step)
-        self._known[uid] = _Claimant(wants, unknown)
+        self._known[uid] = _Claimant(wants, unknown, _targets_of(resource))
 
     def _share_one(
         self, shared: _Shared, most: dict[str, int], now_seconds: float, *, complete: bool
@@ -345,6 +353,10 @@ def _gauges(registry: CollectorRegistry) -> Mapping[str, Gauge]:
         name: Gauge(f"servingslo_budget_{name}", row.help, ("budget",), registry=registry)
         for name, row in GAUGES.items()
     }
+
+
+def _targets_of(resource: Resource) -> frozenset[ScaleTarget]:
+    return frozenset(one.target for one in resource.pools.values())
 
 
 def _is_read(decision: Decision) -> bool:

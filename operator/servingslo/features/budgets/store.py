@@ -117,10 +117,10 @@ class KubernetesServingBudgets:
         await self._client.patch(path, body, Patch.MERGE)
 
 
-def budget_record(item: KubeObject, _previous: BudgetRecord | None) -> BudgetRecord:
+def budget_record(item: KubeObject, previous: BudgetRecord | None) -> BudgetRecord:
     """The record of a ServingBudget; refused says what is wrong with its spec, if anything is.
 
-    If a selector is wrong, it selects nothing.
+    If a selector is wrong, it selects what it did before; nothing if that is not known.
     """
     metadata: Mapping[str, Any] = item["metadata"]
     stated: Mapping[str, Any] = item.get("spec") or {}
@@ -134,8 +134,11 @@ def budget_record(item: KubeObject, _previous: BudgetRecord | None) -> BudgetRec
     selectors: Sequence[Selector] = ((), _NOTHING)
     if readable:
         selectors = [selector_from_spec(stated.get(name)) for name in _SELECTORS]
-    else:
+    elif previous is None or previous.uid != metadata["uid"] or previous.selector == _NOTHING:
         refused += "; nothing is bounded"
+    else:
+        selectors = (previous.namespace_selector, previous.selector)
+        refused += "; what it selected before does not grow"
     return BudgetRecord(
         name=metadata["name"],
         uid=metadata["uid"],

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from servingslo.adapters.engines.channel import EngineChannel, EngineOptions
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch
 from servingslo.controller.actuators.means import ActuatorRow, Means
-from servingslo.controller.actuators.protocol import Acting, Assignment
+from servingslo.controller.actuators.protocol import Acting, Assignment, PartlyWrittenError
 from servingslo.errors import (
     ClusterError,
     ClusterUnavailableError,
@@ -122,9 +123,17 @@ class DynamicBatching:
             pods = {**known, **dict.fromkeys(batcher.pods, limits)}
             self._set[ref, own.target] = replace(own, pods=pods)
         written, errors = await _set_all(self.models, ref, own, batcher.pods, limits)
-        for error in errors.values():
-            raise error
-        return written
+        if not errors:
+            return bool(written)
+        first = next(iter(errors.values()))
+        if not written:
+            raise first
+        resource, target = (ref.namespace, ref.name), f"{own.target.kind}/{own.target.name}"
+        parts = (
+            _change(resource, target, replace(batcher, pods=tuple(pods)), assignment.decision.pool)
+            for pods in (written, errors)
+        )
+        raise PartlyWrittenError(first, *parts) from first
 
     def not_made(self, decision: Decision, reason: Reason, detail: str) -> Decision:
         """The decision with its count and unchanged limits, and why."""
@@ -142,15 +151,15 @@ class DynamicBatching:
                 continue
             pods = tuple(sorted(standing.pods))
             told_of = standing.found_by or ref
-            change = _change(
+            back = BatcherDecision(
+                reason=Reason.BATCHING_ROLLED_BACK,
+                before=standing.pods[pods[0]] if pods else None,
+                puts_back=True,
+            )
+            change = partial(
+                _change,
                 (told_of.namespace, told_of.name),
                 f"{standing.target.kind}/{standing.target.name}",
-                BatcherDecision(
-                    reason=Reason.BATCHING_ROLLED_BACK,
-                    before=standing.pods[pods[0]] if pods else None,
-                    pods=pods,
-                    puts_back=True,
-                ),
             )
             written, errors = await _set_all(self.models, ref, standing, pods, None)
             # A pod that is gone or was replaced has lost them with its memory.
@@ -159,18 +168,19 @@ class DynamicBatching:
                 for pod, error in errors.items()
                 if not isinstance(error, NotFoundError | WriteConflictError)
             }
+            if written:
+                undone.append(change(replace(back, pods=tuple(written))))
             if left:
                 kept = {pod: standing.pods[pod] for pod in left}
                 self._set[ref, target] = replace(standing, pods=kept)
                 first = next(iter(left.values()))
                 answered = not isinstance(first, ClusterUnavailableError)
+                not_back = change(replace(back, pods=tuple(left)))
                 undone.append(
-                    not_written(change, Reason.WRITE_FAILED, str(first), answered=answered)
+                    not_written(not_back, Reason.WRITE_FAILED, str(first), answered=answered)
                 )
                 continue
             del self._set[ref, target]
-            if written:
-                undone.append(change)
         return undone
 
     def _remember(
@@ -216,12 +226,13 @@ async def _set_all(
     own: _Set,
     pods: Sequence[str],
     limits: BatcherLimits | None,
-) -> tuple[bool, dict[str, ClusterError]]:
-    """Set or restore the limits; return whether any write happened, and the error of each pod."""
-    written, errors = False, {}
+) -> tuple[list[str], dict[str, ClusterError]]:
+    """Set or restore the limits; return the pods that were written, and the error of each other."""
+    written, errors = [], {}
     for pod in pods:
         try:
-            written = await models.set(ref, pod, own.port, own.model, limits) or written
+            if await models.set(ref, pod, own.port, own.model, limits):
+                written.append(pod)
         except ClusterError as error:
             errors[pod] = error
     return written, errors

@@ -11,8 +11,13 @@ from servingslo.adapters.kubernetes.pods.records import PodRecord
 from servingslo.adapters.kubernetes.resources import ResourceRef
 from servingslo.controller.actuators.endings import Switch, undone
 from servingslo.controller.actuators.means import ActuatorRow, Means
-from servingslo.controller.actuators.protocol import Acting, Assignment
-from servingslo.errors import EngineRefusedError, NotFoundError, WriteConflictError
+from servingslo.controller.actuators.protocol import Acting, Assignment, PartlyWrittenError
+from servingslo.errors import (
+    EngineRefusedError,
+    NotFoundError,
+    ServingSLOError,
+    WriteConflictError,
+)
 from servingslo.explain.changes import Change, ChangeOutcome, Setting
 from servingslo.features.warm_replicas.call import (
     ON_CALL,
@@ -115,18 +120,28 @@ class WarmReplicas:
         runtime = assignment.decision.runtime.name or ""
         if decided is None or self.pods is None:
             return False
-        asked = [
-            *(self._wake(ref, pod) for pod in decided.wakes),
-            *(self.pods.put_to_sleep(ref, pod) for pod in decided.sleeps),
-            *(self.pods.take_out(ref, pod, runtime) for pod in decided.takes_out),
-        ]
-        errors = [one for one in await asyncio.gather(*asked, return_exceptions=True) if one]
-        for error in errors:
+        asked = {
+            **{pod: self._wake(ref, pod) for pod in decided.wakes},
+            **{pod: self.pods.put_to_sleep(ref, pod) for pod in decided.sleeps},
+            **{pod: self.pods.take_out(ref, pod, runtime) for pod in decided.takes_out},
+        }
+        ended = await asyncio.gather(*asked.values(), return_exceptions=True)
+        errors = {pod: one for pod, one in zip(asked, ended, strict=True) if one}
+        for error in errors.values():
             if isinstance(error, EngineRefusedError):
                 until = SystemClock.elapsed_seconds() + REFUSED_SECONDS
                 self._refused[ref.uid] = until, str(error)
-        for error in errors:
-            raise error
+        for error in errors.values():
+            done = asked.keys() - errors.keys()
+            if not done or not isinstance(error, ServingSLOError):
+                raise error
+            target = assignment.targets.target
+            resource, named = (ref.namespace, ref.name), f"{target.kind}/{target.name}"
+            parts = (
+                _change(resource, named, decided.of_pods(pods), assignment.decision.pool)
+                for pods in (done, errors.keys())
+            )
+            raise PartlyWrittenError(error, *parts) from error
         return True
 
     async def _wake(self, ref: ResourceRef, pod: str) -> None:

@@ -1,6 +1,6 @@
 """Replicas on call: what is stated, which pods take no requests, and what is decided of them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from servingslo.plugins import Key
@@ -55,7 +55,16 @@ class WarmDecision(KnobDecision):
 
     def hold(self) -> "WarmDecision":
         """Do nothing to any pod."""
-        return replace(self, takes_out=(), sleeps=(), wakes=())
+        return self.of_pods(())
+
+    def of_pods(self, pods: Collection[str]) -> "WarmDecision":
+        """Do it to these pods alone."""
+        return replace(
+            self,
+            takes_out=tuple(one for one in self.takes_out if one in pods),
+            sleeps=tuple(one for one in self.sleeps if one in pods),
+            wakes=tuple(one for one in self.wakes if one in pods),
+        )
 
 
 # Its place in documents and in the status.
