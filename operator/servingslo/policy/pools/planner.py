@@ -158,16 +158,22 @@ def _finish(
 
 
 def _leading(decisions: Mapping[str, Decision]) -> str:
-    """The pool that the whole is about: a problem first, then growth, then the largest change."""
+    """The pool that the whole is about: a problem first, then growth, then the largest change.
 
-    def rank(name: str) -> tuple[bool, bool, int]:
+    Without a change it is the one that lacks most of what its demand needs, then one that is held.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, int, int, bool]:
         decision = decisions[name]
         before, after = decision.replicas_before, decision.replicas_after
         change = 0 if before is None or after is None else abs(after - before)
+        needed = max((need.replicas or 0 for need in decision.needs), default=0)
         return (
             decision.metrics is not Reason.METRICS_FRESH,
             decision.action is Action.SCALE_UP,
             change,
+            max(needed - (after or 0), 0),
+            decision.limited_by is not None,
         )
 
     return max(decisions, key=rank)
