@@ -29,7 +29,7 @@ from servingslo.features.variants.sold_out import (
 )
 from servingslo.plugins import Key
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
+from servingslo.policy.pools.demand import forecast_of, is_uncounted, pool_rates, replanned
 from servingslo.policy.pools.division import Divider, Division, RateOf
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
@@ -71,9 +71,9 @@ def divide_at_least_cost(
 
 
 def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division:
-    """Each pool with the share of the demand that it receives now."""
+    """Each pool with the share of the demand that it receives now; its own while one is unknown."""
     parts = _observed_parts(seen)
-    if not forecast.known or not any(parts.values()):
+    if not forecast.known or not any(parts.values()) or is_uncounted(seen):
         return Division(seen=seen)
     return Division(
         seen=_shared(seen, forecast, parts),
