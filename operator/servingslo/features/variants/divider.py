@@ -189,19 +189,15 @@ def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
 def _variant(
     pool: PoolTargets, context: TickContext, rate_of: RateOf, due_per_second: float
 ) -> Variant:
-    """The pool as a choice. due_per_second: what it gets more than evenly by pod, else 0.
-
-    It keeps what that needs, though its last pod may leave.
-    """
+    """The pool as a choice. due_per_second: what it gets more than evenly by pod, else 0."""
     counts, cost = range(context.bounds.maximum), pool.targets.cost
     own = bisect_left(counts, 1, key=lambda count: int(rate_of(count) >= due_per_second))
-    least = own if own > 1 else 0
     return Variant(
         name=pool.name,
         price_hourly=1.0 if cost is None else cost.replica_hourly,
         rate_of=rate_of,
         maximum=context.bounds.maximum,
-        minimum=max(context.bounds.minimum, least),
+        minimum=max(context.bounds.minimum, own),
         tolerated_failures=pool.targets.replicas.tolerated_failures,
         gpus_per_replica=pool.gpus_per_replica,
         cold_start_seconds=context.cold_start_seconds,
