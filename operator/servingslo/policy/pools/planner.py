@@ -25,7 +25,7 @@ from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.division import Division, divide_demand
 from servingslo.policy.pools.guards import Drafts, gpu_use, guard_pools, write_order
-from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
+from servingslo.policy.pools.inputs import FleetTargets, Observations, Role, unknown_for_all
 from servingslo.policy.pools.insights import FleetTick
 from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
@@ -58,6 +58,7 @@ def plan_fleet(
             stages=stages,
         )
         return FleetDecision.of(decision), FleetState(pools={only.name: memory})
+    observations = unknown_for_all(observations)
     targets = targets.within_grants({name: one.grant for name, one in observations.items()})
     divided = path_targets(targets, state.limits_seconds)
     counted = own_counts(targets, observations)
