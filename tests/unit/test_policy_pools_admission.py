@@ -2,13 +2,24 @@
 
 from dataclasses import replace
 
+import pytest
+from tests.unit.policy_world import TICK_SECONDS
 from tests.unit.test_policy_pools_guards import fleet, world
 
 from servingslo.estimation.sample import GatewaySample
-from servingslo.policy.inputs import AdmissionMode, LimitKind, LimitObject
+from servingslo.policy.inputs import (
+    AdmissionMode,
+    LimitKind,
+    LimitObject,
+    Limits,
+    ReplicaTargets,
+)
 from servingslo.policy.planner import draft_count, finish
 from servingslo.policy.pools.admission import one_writer, own_counts, with_elsewhere, writing_pool
 from servingslo.policy.pools.inputs import FleetTargets, Role
+from servingslo.policy.pools.planner import plan_fleet
+from servingslo.policy.pools.state import FleetState
+from servingslo.reasons import Reason
 
 ROUTE = GatewaySample(requests_total=100.0, age_seconds=1.0)
 VIA = LimitObject(kind=LimitKind.BACKEND_TRAFFIC_POLICY, name="llama")
@@ -45,6 +56,36 @@ def test_a_route_of_two_combined_pools_counts_for_neither_alone():
     targets = combined()
     counted = own_counts(targets, observations(targets, world(2, 2)))
     assert [one.gateway for one in counted.values()] == [None, None]
+
+
+def test_the_requests_of_a_route_wake_all_of_its_pools_at_zero():
+    """They are counted once: the second pool follows the first."""
+    targets, state = combined(), FleetState()
+    asleep = ReplicaTargets(minimum=0, maximum=4, idle_seconds=600.0)
+    targets = targets.with_targets(
+        {p.name: replace(p.targets, replicas=asleep) for p in targets.pools}
+    )
+    seen = world(2, 2)
+    for tick, requests in enumerate((100.0, 100.0, 130.0), start=1):
+        counted = {
+            name: replace(
+                one.context.observation,
+                desired_replicas=0,
+                current_replicas=0,
+                pods=(),
+                gateway=replace(ROUTE, requests_total=requests),
+            )
+            for name, one in seen.items()
+        }
+        at = tick * TICK_SECONDS
+        fleet_decision, state = plan_fleet(counted, targets, Limits(), state, at)
+        told = {name: one.reason for name, one in fleet_decision.pools.items()}
+        counts = {name: one.replicas_after for name, one in fleet_decision.pools.items()}
+        if tick == 2:
+            assert told == dict.fromkeys(seen, Reason.ASLEEP)
+    assert told["prefill"] is Reason.WOKEN_BY_REQUESTS
+    assert counts == {"prefill": 1, "decode": 1}
+    assert state.demand.latest[-1][1] == pytest.approx(2.0)
 
 
 def test_a_route_to_prefill_and_decode_counts_what_decode_answers():

@@ -26,6 +26,8 @@ from servingslo.policy.pools.guards import (
     write_order,
 )
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets, Role
+from servingslo.policy.pools.planner import plan_fleet
+from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.reasons import Reason
 
@@ -323,6 +325,24 @@ def test_an_unseen_pool_is_asked_for_nothing():
     seen = world(4, 4, decode={"problem": Reason.PROMETHEUS_UNAVAILABLE})
     found = guard_pools(fleet().within_grants(grants(5)), seen, drafts_of(seen, 4, 4))
     assert counts_of(found) == (4, 4)
+
+
+def test_no_pool_grows_while_the_gpus_of_one_are_unknown():
+    """What the other pool may have of the bound is unknown then; the pool is named."""
+    seen, found, targets = world(1, 2), {}, fleet(16, minimum=2)
+    known = Grant(budget="", gpus=16, gpus_per_replica=4)
+    for unknown in ("", "state gpusPerReplica"):
+        decode = replace(known, unknown=unknown)
+        observations = {
+            "prefill": replace(seen["prefill"].context.observation, grant=known),
+            "decode": replace(seen["decode"].context.observation, grant=decode),
+        }
+        decision, _ = plan_fleet(observations, targets, Limits(), FleetState(), TICK_SECONDS)
+        found[unknown] = decision.pools["prefill"]
+    assert [one.replicas_after for one in found.values()] == [2, 1]
+    held = found["state gpusPerReplica"]
+    assert held.limited_by is Reason.GPUS_UNKNOWN
+    assert held.steps[-1].inputs["detail"] == "decode: state gpusPerReplica"
 
 
 def test_gpus_of_templates_count_in_a_grant():

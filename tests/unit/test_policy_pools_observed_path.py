@@ -43,6 +43,15 @@ def test_a_percentile_of_the_sum_is_less_than_the_sum_of_percentiles():
     assert quantile_of_sum(first, first, 0.25, 95.0) == pytest.approx(found + 0.25)
 
 
+def test_a_percentile_counts_requests_that_skip_prefill():
+    """Half of them have decode's time alone, as in the shares."""
+    first = HistogramDelta(upper_bounds=(1.0, 2.0), counts=(0.0, 10.0, 0.0), sum=15.0)
+    second = HistogramDelta(upper_bounds=(0.1,), counts=(10.0, 0.0), sum=0.5)
+    for percentile, wanted in ((40.0, 0.1), (60.0, 2.3)):
+        found = quantile_of_sum(first, second, 0.2, percentile, (1.0,), through_ratio=0.5)
+        assert found == pytest.approx(wanted)
+
+
 def test_a_percentile_in_an_open_bucket_is_its_lower_edge():
     """As of one histogram: a lower bound."""
     slow = HistogramDelta(upper_bounds=(0.1,), counts=(0.0, 10.0), sum=10.0)

@@ -20,20 +20,25 @@ from servingslo.policy.pools.planner import plan_fleet
 from servingslo.policy.pools.state import FleetState
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.stages import STAGES
-from servingslo.reasons import Reason
+from servingslo.reasons import Action, Reason
 
 NAMES = {"prefill": PREFILL, "decode": DECODE}
 AWAY = SignalProblem(reason=Reason.CLUSTER_UNAVAILABLE, detail="no answer")
 TICKS = 16
 
 
-def decided(unseen: Iterable[int] = (), pool: str = "decode", **world: Any) -> list[FleetDecision]:
+def decided(
+    unseen: Iterable[int] = (), pool: str = "decode", most: int = 12, **world: Any
+) -> list[FleetDecision]:
     """Decisions of some ticks, which are not carried out.
 
-    unseen: ticks in which a pool is not observed.
+    unseen: ticks in which a pool is not observed. most: replicas of that pool.
     """
     targets = fleet_from_spec(pools_record().spec)
     assert targets is not None
+    own = targets.pool(pool).targets
+    bounded = replace(own.replicas, maximum=most)
+    targets = targets.with_targets({pool: replace(own, replicas=bounded)})
     both, state, found, blind = worlds(**world), FleetState(), [], set(unseen)
     for tick in range(TICKS):
         at = (tick + 1) * TICK_SECONDS
@@ -84,6 +89,13 @@ def test_a_pool_that_was_never_observed_may_use_the_whole_threshold() -> None:
     assert all(_limits(fleet) == {} for fleet in found)
     prefill = found[-1].pools["prefill"]
     assert [one.threshold_seconds for one in prefill.objectives] == [2.0]
+
+
+def test_the_whole_is_about_the_pool_that_lacks_replicas() -> None:
+    """Decode has its maximum; prefill, the first of the spec, has all that it needs."""
+    last = decided(most=1, rate=steady(4.0), prefill=6, decode=1)[-1]
+    assert {one.action for one in last.pools.values()} == {Action.HOLD}
+    assert (last.binding_pool, last.reason) == ("decode", Reason.MAX_REPLICAS_REACHED)
 
 
 def test_one_preemption_in_decode_holds_no_prompts() -> None:

@@ -3,11 +3,17 @@
 from dataclasses import replace
 
 import pytest
+from tests.unit.policy_world import TICK_SECONDS
 from tests.unit.test_explain_pools import combined_fleet
+from tests.unit.test_policy_pools_admission import combined
+from tests.unit.test_policy_pools_demand import seen_at
 
 from servingslo.cli.decision_document import fleet_of
 from servingslo.explain.pools import fleet_document, fleet_lines
 from servingslo.features.variants.composition import SplitUse
+from servingslo.policy.pools.demand import learn_demand
+from servingslo.policy.pools.division import Division, divide_demand
+from servingslo.policy.pools.state import FleetState
 
 
 @pytest.mark.parametrize(
@@ -36,3 +42,17 @@ def test_what_a_sold_out_pool_lacks_is_said_with_its_price(extra: float | None, 
     assert f"Sold out: h100 lacks 3 replicas; {words}" in list(fleet_lines(again))
     quiet = replace(fleet, features={"split": SplitUse(rule="EvenByPod")})
     assert not any("Sold out" in line for line in fleet_lines(quiet))
+
+
+def test_a_pool_that_counts_nothing_leaves_the_other_its_own_requests() -> None:
+    """Requests that no pod counts are still served there: the other gets no more than before."""
+    targets, state = combined(), FleetState()
+    for tick in range(1, 9):
+        state = learn_demand(targets, state, seen_at(6.0, 6.0), tick * TICK_SECONDS)
+    at, blind = 8 * TICK_SECONDS, seen_at(6.0, None)
+    counted, _ = divide_demand(targets, state, seen_at(6.0, 6.0), at)
+    uncounted, _ = divide_demand(targets, state, blind, at)
+    assert counted.features["split"] == SplitUse(
+        rule="Observed", shares_ratio={"prefill": 0.5, "decode": 0.5}
+    )
+    assert uncounted == Division(seen=blind)

@@ -29,7 +29,7 @@ from servingslo.features.variants.sold_out import (
 )
 from servingslo.plugins import Key
 from servingslo.policy.planner import Seen
-from servingslo.policy.pools.demand import forecast_of, pool_rates, replanned
+from servingslo.policy.pools.demand import forecast_of, is_uncounted, pool_rates, replanned
 from servingslo.policy.pools.division import Divider, Division, RateOf
 from servingslo.policy.pools.inputs import FleetTargets, PoolTargets
 from servingslo.policy.pools.state import FleetState
@@ -71,9 +71,9 @@ def divide_at_least_cost(
 
 
 def _by_observed_share(seen: Mapping[str, Seen], forecast: Forecast) -> Division:
-    """Each pool with the share of the demand that it receives now."""
+    """Each pool with the share of the demand that it receives now; its own while one is unknown."""
     parts = _observed_parts(seen)
-    if not forecast.known or not any(parts.values()):
+    if not forecast.known or not any(parts.values()) or is_uncounted(seen):
         return Division(seen=seen)
     return Division(
         seen=_shared(seen, forecast, parts),
@@ -189,19 +189,15 @@ def _demand_ahead(whole: Mapping[str, TickContext]) -> DemandAhead | None:
 def _variant(
     pool: PoolTargets, context: TickContext, rate_of: RateOf, due_per_second: float
 ) -> Variant:
-    """The pool as a choice. due_per_second: what it gets more than evenly by pod, else 0.
-
-    It keeps what that needs, though its last pod may leave.
-    """
+    """The pool as a choice. due_per_second: what it gets more than evenly by pod, else 0."""
     counts, cost = range(context.bounds.maximum), pool.targets.cost
     own = bisect_left(counts, 1, key=lambda count: int(rate_of(count) >= due_per_second))
-    least = own if own > 1 else 0
     return Variant(
         name=pool.name,
         price_hourly=1.0 if cost is None else cost.replica_hourly,
         rate_of=rate_of,
         maximum=context.bounds.maximum,
-        minimum=max(context.bounds.minimum, least),
+        minimum=max(context.bounds.minimum, own),
         tolerated_failures=pool.targets.replicas.tolerated_failures,
         gpus_per_replica=pool.gpus_per_replica,
         cold_start_seconds=context.cold_start_seconds,

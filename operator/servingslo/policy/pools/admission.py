@@ -43,16 +43,21 @@ def one_writer(targets: FleetTargets, of_route: Collection[str] = ()) -> FleetTa
 def own_counts(targets: FleetTargets, observations: Observations) -> dict[str, Observation]:
     """The observations with a gateway's counts only where they are of this pool alone.
 
-    A route to a prefill and a decode pool counts what decode answers.
+    A route to a prefill and a decode pool counts what decode answers. Where all Combined pools are
+    at zero, the first of a route has its counts, once for all: the others wake with it.
     """
     names = [pool.targets.gateway_name for pool in targets.pools]
+    at_zero = all(one.desired_replicas == 0 for one in observations.values())
     found = {}
-    for pool in targets.pools:
+    for place, pool in enumerate(targets.pools):
         name, seen = pool.targets.gateway_name, observations[pool.name]
         shared = name is not None and names.count(name) > 1
         # A prefill pool that may sleep has to know that requests come; most of them pass it.
         wakes = pool.role is Role.PREFILL and pool.targets.replicas.may_sleep
-        if shared and pool.role is not Role.DECODE and not wakes:
+        if shared and pool.role is Role.COMBINED and at_zero:
+            if names.index(name) < place:
+                seen = replace(seen, gateway=None, woken_by_others=True)
+        elif shared and pool.role is not Role.DECODE and not wakes:
             seen = replace(seen, gateway=None)
         found[pool.name] = seen
     return found

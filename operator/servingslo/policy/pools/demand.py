@@ -61,7 +61,7 @@ def whole_window(
         chance = MORE_DEVIATIONS * math.sqrt((passed + counted) / first.seconds)
         return replace(first, rate_per_second=counted if counted - passed > chance else passed)
     known = [window for window in windows.values() if window is not None]
-    if not known or any(rates[name] is None and _is_uncounted(one) for name, one in seen.items()):
+    if not known or is_uncounted(seen):
         return None
     longest, at = max(window.seconds for window in known), state.demand.time_seconds
     return RateWindow(
@@ -72,8 +72,14 @@ def whole_window(
     )
 
 
-def _is_uncounted(seen: Seen) -> bool:
-    """Whether requests may arrive at a pool without a rate: a pod serves, or pods are unknown."""
+def is_uncounted(seen: Mapping[str, Seen]) -> bool:
+    """Whether requests may arrive at a pool that does not count them."""
+    rates = pool_rates(seen)
+    return any(rates[name] is None and _may_serve(one) for name, one in seen.items())
+
+
+def _may_serve(seen: Seen) -> bool:
+    """Whether a pod serves, or pods are unknown."""
     signals, observation = seen.context.signals, seen.context.observation
     gone = signals.no_metrics is not None and signals.no_metrics.reason is Reason.TARGET_NOT_FOUND
     return bool(signals.serving_pods) or (observation.desired_replicas is None and not gone)

@@ -101,7 +101,7 @@ class FleetTargets:
         """The same pools within the grants that were observed, by name of the pool.
 
         All pools have one grant, and the GPUs of a replica each. Unchanged without one, and while
-        the GPUs of any replica are unknown: then no pool grows anyway.
+        the GPUs of any replica are unknown: then no pool grows anyway (`unknown_for_all`).
         """
         known = {name: grant for name, grant in grants.items() if grant is not None}
         if not known or any(grant.unknown for grant in known.values()):
@@ -118,3 +118,12 @@ class FleetTargets:
 
 # One observation of each pool, by its name.
 Observations = Mapping[str, Observation]
+
+
+def unknown_for_all(observations: Observations) -> Observations:
+    """The same, but while the GPUs of one pool's replica are unknown, no pool's grant is known."""
+    for name, one in observations.items():
+        if one.grant is not None and one.grant.unknown:
+            grant = replace(one.grant, unknown=f"{name}: {one.grant.unknown}")
+            return {pool: replace(other, grant=grant) for pool, other in observations.items()}
+    return observations

@@ -79,17 +79,20 @@ def quantile_of_sum(
     moved_seconds: float,
     percentile: float,
     places: Sequence[float] = POINTS_OF_BUCKET,
+    through_ratio: float = 1.0,
 ) -> float:
     """A percentile of that sum, in seconds; percentile in percent.
 
     places: where the values of a bucket lie in it, 0 at its lower edge; evenly if not stated. Those
-    of an open bucket lie at its lower edge.
+    of an open bucket lie at its lower edge. through_ratio: of requests that pass the first pool.
     """
-    sums = sorted(
-        (value + other + moved_seconds, share * other_share)
+    last = list(_points(second, places))
+    sums = [
+        (value + other + moved_seconds, through_ratio * share * other_share)
         for value, share in _points(first, places)
-        for other, other_share in _points(second, places)
-    )
+        for other, other_share in last
+    ]
+    sums = sorted(sums + [(other, (1.0 - through_ratio) * share) for other, share in last])
     wanted, reached = percentile / 100.0, 0.0
     for value, share in sums:
         reached += share
@@ -124,12 +127,15 @@ def _whole(
         return base
     low, high = share_of_sum(first, second, moved_seconds, threshold)
     direct = second.share_within(threshold) or (low, high)
+
+    def quantile(places: Sequence[float]) -> float:
+        percentile = objective.percentile
+        return quantile_of_sum(first, second, moved_seconds, percentile, places, through_ratio)
+
     return replace(
         base,
-        observed_seconds=quantile_of_sum(first, second, moved_seconds, objective.percentile),
-        least_seconds=quantile_of_sum(
-            first, second, moved_seconds, objective.percentile, _LOWER_EDGE
-        ),
+        observed_seconds=quantile(POINTS_OF_BUCKET),
+        least_seconds=quantile(_LOWER_EDGE),
         share_low_ratio=through_ratio * low + (1.0 - through_ratio) * direct[0],
         share_high_ratio=through_ratio * high + (1.0 - through_ratio) * direct[1],
     )

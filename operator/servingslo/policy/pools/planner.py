@@ -25,7 +25,7 @@ from servingslo.policy.pools.decision import FleetDecision
 from servingslo.policy.pools.demand import learn_demand
 from servingslo.policy.pools.division import Division, divide_demand
 from servingslo.policy.pools.guards import Drafts, gpu_use, guard_pools, write_order
-from servingslo.policy.pools.inputs import FleetTargets, Observations, Role
+from servingslo.policy.pools.inputs import FleetTargets, Observations, Role, unknown_for_all
 from servingslo.policy.pools.insights import FleetTick
 from servingslo.policy.pools.observed_path import path_objectives
 from servingslo.policy.pools.path import divide_path, path_targets, stages_of, waits_for_room
@@ -58,6 +58,7 @@ def plan_fleet(
             stages=stages,
         )
         return FleetDecision.of(decision), FleetState(pools={only.name: memory})
+    observations = unknown_for_all(observations)
     targets = targets.within_grants({name: one.grant for name, one in observations.items()})
     divided = path_targets(targets, state.limits_seconds)
     counted = own_counts(targets, observations)
@@ -158,16 +159,22 @@ def _finish(
 
 
 def _leading(decisions: Mapping[str, Decision]) -> str:
-    """The pool that the whole is about: a problem first, then growth, then the largest change."""
+    """The pool that the whole is about: a problem first, then growth, then the largest change.
 
-    def rank(name: str) -> tuple[bool, bool, int]:
+    Without a change it is the one that lacks most of what its demand needs, then one that is held.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, int, int, bool]:
         decision = decisions[name]
         before, after = decision.replicas_before, decision.replicas_after
         change = 0 if before is None or after is None else abs(after - before)
+        needed = max((need.replicas or 0 for need in decision.needs), default=0)
         return (
             decision.metrics is not Reason.METRICS_FRESH,
             decision.action is Action.SCALE_UP,
             change,
+            max(needed - (after or 0), 0),
+            decision.limited_by is not None,
         )
 
     return max(decisions, key=rank)
