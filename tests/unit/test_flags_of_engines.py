@@ -310,7 +310,23 @@ _DIGEST = st.sampled_from(["", "@sha256:" + "0" * 64])
 def test_the_tag_of_vllms_own_image_is_its_version(image, major, minor, suffix, digest, letter):
     """3: from any mirror, with or without a digest."""
     tag = f"{letter}{major}.{minor}{suffix}"
-    assert vllm_version(f"{image}:{tag}{digest}") == (major, minor)
+    found = vllm_version(f"{image}:{tag}{digest}")
+    assert found is not None
+    assert found[:2] == (major, minor)
+
+
+@pytest.mark.parametrize(
+    ("tag", "version"),
+    [
+        ("v0.8.5.post1", (0, 8, 5)),
+        ("0.6.4-x86_64", (0, 6, 4)),
+        ("v0.12.0rc1", (0, 12)),
+        ("v0.9", (0, 9)),
+    ],
+)
+def test_a_version_has_its_patch(tag, version):
+    """3: defaults differ between patches."""
+    assert vllm_version(f"vllm/vllm-openai:{tag}") == version
 
 
 @given(image=_OTHERS, minor=st.integers(0, 99), digest=_DIGEST)

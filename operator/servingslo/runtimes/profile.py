@@ -1,6 +1,6 @@
 """The structure of a runtime profile: the sources of each measured field and each batch limit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -165,13 +165,13 @@ class LaunchFlags:
 class EngineSetting:
     """The inputs of an engine's default limits; None if not known.
 
-    version: major and minor of the runtime. card, card_memory_bytes: of one of its cards.
+    version: of the runtime. card, card_memory_bytes: of one of its cards.
     accelerator: whether it has one; part_of_card: a slice or share of one. throughput_mode,
     chunked_prefill, max_model_len: from its command line. max_num_seqs, max_num_batched_tokens: the
     known limit.
     """
 
-    version: tuple[int, int] | None = None
+    version: tuple[int, ...] | None = None
     card: str | None = None
     card_memory_bytes: float | None = None
     accelerator: bool | None = None
@@ -230,9 +230,9 @@ class RuntimeProfile:
     queue_knob: bound on running plus waiting requests in a server, which refuses more; None: it has
     none. starts: words that start it, such as 'vllm serve'. abbreviations: its parser accepts
     prefixes of flags. launch: the other flags that are read. default_limits: the limits if none is
-    given, None if not known. version_decides: whether the version is unknown and another one would
-    have other defaults. usual_sequences, usual_batched_tokens: the existing defaults, in increasing
-    order; a default that data rule out is corrected to the next one.
+    given, None if not known. doubts: of a setting and an image, why other defaults may be in force.
+    usual_sequences, usual_batched_tokens: the existing defaults, in increasing order; a default
+    that data rule out is corrected to the next one.
     """
 
     name: str
@@ -250,7 +250,7 @@ class RuntimeProfile:
     abbreviations: bool = True
     launch: LaunchFlags = LaunchFlags()
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None
-    version_decides: Callable[[EngineSetting], bool] | None = None
+    doubts: Callable[[EngineSetting, str | None], Iterable[str]] | None = None
     usual_sequences: tuple[int, ...] = ()
     usual_batched_tokens: tuple[int, ...] = ()
     engines_are_models: bool = False

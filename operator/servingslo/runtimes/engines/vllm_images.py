@@ -16,16 +16,16 @@ _OWN_IMAGES = re.compile(
 # Source: docker/Dockerfile.cuda of llm-d/llm-d.
 _SAME_START = re.compile(r"(?:^|/)llm-d/llm-d(?:-(?:aws|cpu|cuda|dev|gke|hpu|rocm|xpu))*$")
 # Matches v0.11.0, 0.8.5.post1, v0.11.0-x86_64, v0.12.0rc1; not nightly, latest or a commit.
-_RELEASE = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:[.\-+][\w.\-+]*)?")
+_RELEASE = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?(?:[.\-+][\w.\-+]*)?")
 
 
-def vllm_version(image: str | None) -> tuple[int, int] | None:
-    """Major and minor version of vLLM in an image; None if its tag does not contain it."""
+def vllm_version(image: str | None) -> tuple[int, ...] | None:
+    """Version of vLLM in an image, up to the patch; None if its tag does not contain it."""
     repository, tag = _parts(image)
     if not _OWN_IMAGES.search(repository):
         return None
     found = _RELEASE.fullmatch(tag)
-    return None if found is None else (int(found[1]), int(found[2]))
+    return None if found is None else tuple(int(part) for part in found.groups() if part)
 
 
 def starts_vllm(image: str | None) -> bool:
