@@ -1,6 +1,6 @@
 """The structure of a runtime profile: the sources of each measured field and each batch limit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -231,6 +231,7 @@ class RuntimeProfile:
     none. starts: words that start it, such as 'vllm serve'. abbreviations: its parser accepts
     prefixes of flags. launch: the other flags that are read. default_limits: the limits if none is
     given, None if not known. doubts: of a setting and an image, why other defaults may be in force.
+    other_defaults: of an image and the words that start it, why these defaults do not hold.
     usual_sequences, usual_batched_tokens: the existing defaults, in increasing order; a default
     that data rule out is corrected to the next one.
     """
@@ -251,6 +252,7 @@ class RuntimeProfile:
     launch: LaunchFlags = LaunchFlags()
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None
     doubts: Callable[[EngineSetting, str | None], Iterable[str]] | None = None
+    other_defaults: Callable[[str | None, Sequence[str]], str] | None = None
     usual_sequences: tuple[int, ...] = ()
     usual_batched_tokens: tuple[int, ...] = ()
     engines_are_models: bool = False

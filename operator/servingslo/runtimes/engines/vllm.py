@@ -9,7 +9,7 @@ first increment; it is never read.
 """
 
 from servingslo.runtimes.engines.vllm_defaults import default_limits, doubts
-from servingslo.runtimes.engines.vllm_images import starts_vllm
+from servingslo.runtimes.engines.vllm_images import other_defaults, starts_vllm
 from servingslo.runtimes.launch.config_file import CONFIG_FLAG
 from servingslo.runtimes.profile import (
     AdapterLabels,
@@ -141,6 +141,7 @@ VLLM = RuntimeProfile(
     sleep_api=SleepApi(sleep="/sleep?level=1&mode=wait", wake="/wake_up"),
     default_limits=default_limits,
     doubts=doubts,
+    other_defaults=other_defaults,
     # Defaults of a CPU, of cards by memory, and of the mode that doubles them.
     usual_sequences=(128, 256, 512, 1024, 2048),
     usual_batched_tokens=(2048, 4096, 8192, 16384, 32768),
