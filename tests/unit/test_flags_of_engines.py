@@ -103,6 +103,28 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
 
 
 @pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        pytest.param(["--dp-size", "8"], False, id="full"),
+        pytest.param(["--dp=8"], False, id="short"),
+        pytest.param(["--data-parallel-size", "$(N)"], False, id="not-known"),
+        pytest.param(["--dp", "1", "--tp", "8"], True, id="one-rank"),
+        pytest.param(["--dp-size", "8", "--dp-size=1"], True, id="last-wins"),
+    ],
+)
+def test_ranks_of_sglang_may_divide_its_sequences(words, known):
+    """2: by its version; the tokens of a chunk are of each rank."""
+    args = ["--max-running-requests", "64", "--chunked-prefill-size=4096", *words]
+    start = ["python3", "-m", "sglang.launch_server"]
+    found = parse_batch_arguments(start, args, profile("sglang"))
+    assert found.max_num_batched_tokens == 4096
+    assert found.max_num_seqs == (64 if known else None)
+    assert found.unread_limits == (() if known else ("max_num_seqs",))
+    told = "--max-running-requests: --dp-size may divide it by its ranks"
+    assert (told in found.unread) != known
+
+
+@pytest.mark.parametrize(
     ("argv", "told"),
     [
         pytest.param(["--max-num-seqs", "$N"], "--max-num-seqs: '$N'", id="no-shell-fills-it-in"),

@@ -113,7 +113,7 @@ class Knob:
     field: of BatchArguments. flag: its spelling; with dashes if the profile treats underscores as
     dashes. human_readable: values such as 8k (8,000) and 8K (8,192) are accepted. off: values that
     turn the limit off. when_off: the flag of the bound that applies then, and its default; never
-    less than the longest sequence.
+    less than the longest sequence. divided_by: the flag of a number of ranks that share the limit.
     """
 
     field: str
@@ -121,6 +121,7 @@ class Knob:
     human_readable: bool = False
     off: frozenset[str] = frozenset()
     when_off: tuple[str, int] | None = None
+    divided_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
