@@ -236,6 +236,13 @@ def test_an_engine_that_mpi_starts_on_several_hosts_is_told(options, is_node):
     assert bool(parse_launch_arguments(argv, None, profile("trtllm")).node) is is_node
 
 
+@pytest.mark.parametrize("spelt", ["--extra_llm_api_options", "--extra-llm-api-options"])
+def test_a_file_is_told_once(spelt):
+    """2: in the spelling of the runtime, also where the pod has another one."""
+    found = parse_batch_arguments(["trtllm-serve", "m", spelt, "f"], None, profile("trtllm"))
+    assert found.unread == ("the file of --extra_llm_api_options is not read",)
+
+
 @pytest.mark.parametrize(
     ("argv", "runtime", "servers"),
     [
