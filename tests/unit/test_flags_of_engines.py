@@ -247,6 +247,7 @@ def test_a_file_is_told_once(spelt):
     ("argv", "runtime", "servers"),
     [
         pytest.param(["vllm", "serve", "m", "--headless"], "vllm", 0, id="headless"),
+        pytest.param(["vllm", "serve", "m", "-asc", "0"], "vllm", 0, id="no-servers"),
         pytest.param(["vllm", "serve", "m", "--nnodes", "2", "-r", "1"], "vllm", 0, id="rank-1"),
         pytest.param(["vllm", "serve", "m", "--nnodes", "2", "-r", "0"], "vllm", None, id="rank-0"),
         pytest.param(
@@ -269,7 +270,9 @@ def test_a_file_is_told_once(spelt):
 )  # fmt: skip
 def test_a_pod_that_starts_no_server_has_none(argv, runtime, servers):
     """4: a node that only joins an engine has no requests that could be missing."""
-    assert parse_launch_arguments(argv, None, profile(runtime)).api_server_count == servers
+    found = parse_launch_arguments(argv, None, profile(runtime))
+    assert found.api_server_count == servers
+    assert "-asc" not in argv or not found.unread
 
 
 def test_a_value_that_was_filled_in_is_not_shown():
