@@ -236,6 +236,21 @@ def test_an_engine_that_mpi_starts_on_several_hosts_is_told(options, is_node):
     assert bool(parse_launch_arguments(argv, None, profile("trtllm")).node) is is_node
 
 
+@pytest.mark.parametrize(
+    ("options", "is_node"),
+    [
+        (["--nnodes", "2"], True),
+        (["--nnodes=1:4"], True),
+        (["--nnodes=1", "--nproc-per-node=8"], False),
+        (["--nproc-per-node=8"], False),
+    ],
+)
+def test_an_engine_that_torchrun_starts_on_several_hosts_is_told(options, is_node):
+    """The options before the module are torchrun's."""
+    argv = ["torchrun", *options, "-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
+    assert bool(parse_launch_arguments(argv, None, VLLM).node) is is_node
+
+
 @pytest.mark.parametrize("spelt", ["--extra_llm_api_options", "--extra-llm-api-options"])
 def test_a_file_is_told_once(spelt):
     """2: in the spelling of the runtime, also where the pod has another one."""
