@@ -208,3 +208,22 @@ def test_a_version_that_is_not_known_is_said_where_defaults_depend_on_it(
     _, estimate = _estimate([_engine(1, running=1.0, waiting=0.0)], card=card, image=image)
     assert tuple(value for value, _ in _told(estimate)) == limits
     assert (image in estimate.in_force.unread) == said
+
+
+@pytest.mark.parametrize(
+    ("version", "launch", "said"),
+    [
+        pytest.param("v0.6.6", EngineLaunch(), True, id="whole-prompts"),
+        pytest.param("v0.11.0", EngineLaunch(chunked_prefill=False), True, id="switched-off"),
+        pytest.param("v0.6.6", EngineLaunch(max_model_len=8192), False, id="length-given"),
+        pytest.param("v0.6.6", EngineLaunch(chunked_prefill=True), False, id="chunks"),
+        pytest.param("v0.11.0", EngineLaunch(), False, id="newer"),
+    ],
+)
+def test_a_budget_of_a_length_that_is_not_known_is_said(
+    version: str, launch: EngineLaunch, said: bool
+) -> None:
+    """With the flag that would give it."""
+    engines = [_engine(1, running=1.0, waiting=0.0)]
+    _, estimate = _estimate(engines, launch=launch, image=f"vllm/vllm-openai:{version}")
+    assert ("--max-model-len" in estimate.in_force.unread) == said

@@ -103,6 +103,28 @@ def test_chunks_of_sglang_may_be_turned_off(args, tokens, told):
 
 
 @pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        pytest.param(["--dp-size", "8"], False, id="full"),
+        pytest.param(["--dp=8"], False, id="short"),
+        pytest.param(["--data-parallel-size", "$(N)"], False, id="not-known"),
+        pytest.param(["--dp", "1", "--tp", "8"], True, id="one-rank"),
+        pytest.param(["--dp-size", "8", "--dp-size=1"], True, id="last-wins"),
+    ],
+)
+def test_ranks_of_sglang_may_divide_its_sequences(words, known):
+    """2: by its version; the tokens of a chunk are of each rank."""
+    args = ["--max-running-requests", "64", "--chunked-prefill-size=4096", *words]
+    start = ["python3", "-m", "sglang.launch_server"]
+    found = parse_batch_arguments(start, args, profile("sglang"))
+    assert found.max_num_batched_tokens == 4096
+    assert found.max_num_seqs == (64 if known else None)
+    assert found.unread_limits == (() if known else ("max_num_seqs",))
+    told = "--max-running-requests: --dp-size may divide it by its ranks"
+    assert (told in found.unread) != known
+
+
+@pytest.mark.parametrize(
     ("argv", "told"),
     [
         pytest.param(["--max-num-seqs", "$N"], "--max-num-seqs: '$N'", id="no-shell-fills-it-in"),
@@ -215,9 +237,32 @@ def test_an_engine_that_mpi_starts_on_several_hosts_is_told(options, is_node):
 
 
 @pytest.mark.parametrize(
+    ("options", "is_node"),
+    [
+        (["--nnodes", "2"], True),
+        (["--nnodes=1:4"], True),
+        (["--nnodes=1", "--nproc-per-node=8"], False),
+        (["--nproc-per-node=8"], False),
+    ],
+)
+def test_an_engine_that_torchrun_starts_on_several_hosts_is_told(options, is_node):
+    """The options before the module are torchrun's."""
+    argv = ["torchrun", *options, "-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
+    assert bool(parse_launch_arguments(argv, None, VLLM).node) is is_node
+
+
+@pytest.mark.parametrize("spelt", ["--extra_llm_api_options", "--extra-llm-api-options"])
+def test_a_file_is_told_once(spelt):
+    """2: in the spelling of the runtime, also where the pod has another one."""
+    found = parse_batch_arguments(["trtllm-serve", "m", spelt, "f"], None, profile("trtllm"))
+    assert found.unread == ("the file of --extra_llm_api_options is not read",)
+
+
+@pytest.mark.parametrize(
     ("argv", "runtime", "servers"),
     [
         pytest.param(["vllm", "serve", "m", "--headless"], "vllm", 0, id="headless"),
+        pytest.param(["vllm", "serve", "m", "-asc", "0"], "vllm", 0, id="no-servers"),
         pytest.param(["vllm", "serve", "m", "--nnodes", "2", "-r", "1"], "vllm", 0, id="rank-1"),
         pytest.param(["vllm", "serve", "m", "--nnodes", "2", "-r", "0"], "vllm", None, id="rank-0"),
         pytest.param(
@@ -240,7 +285,9 @@ def test_an_engine_that_mpi_starts_on_several_hosts_is_told(options, is_node):
 )  # fmt: skip
 def test_a_pod_that_starts_no_server_has_none(argv, runtime, servers):
     """4: a node that only joins an engine has no requests that could be missing."""
-    assert parse_launch_arguments(argv, None, profile(runtime)).api_server_count == servers
+    found = parse_launch_arguments(argv, None, profile(runtime))
+    assert found.api_server_count == servers
+    assert "-asc" not in argv or not found.unread
 
 
 def test_a_value_that_was_filled_in_is_not_shown():
@@ -310,7 +357,23 @@ _DIGEST = st.sampled_from(["", "@sha256:" + "0" * 64])
 def test_the_tag_of_vllms_own_image_is_its_version(image, major, minor, suffix, digest, letter):
     """3: from any mirror, with or without a digest."""
     tag = f"{letter}{major}.{minor}{suffix}"
-    assert vllm_version(f"{image}:{tag}{digest}") == (major, minor)
+    found = vllm_version(f"{image}:{tag}{digest}")
+    assert found is not None
+    assert found[:2] == (major, minor)
+
+
+@pytest.mark.parametrize(
+    ("tag", "version"),
+    [
+        ("v0.8.5.post1", (0, 8, 5)),
+        ("0.6.4-x86_64", (0, 6, 4)),
+        ("v0.12.0rc1", (0, 12)),
+        ("v0.9", (0, 9)),
+    ],
+)
+def test_a_version_has_its_patch(tag, version):
+    """3: defaults differ between patches."""
+    assert vllm_version(f"vllm/vllm-openai:{tag}") == version
 
 
 @given(image=_OTHERS, minor=st.integers(0, 99), digest=_DIGEST)

@@ -1,5 +1,9 @@
 """Command lines are read once, and again when something in them changes."""
 
+from typing import Any
+
+import pytest
+
 from servingslo.adapters.kubernetes.pods.config_maps import NoConfigMaps
 from servingslo.adapters.kubernetes.pods.launches import Launches
 from servingslo.adapters.kubernetes.pods.records import pod_record
@@ -74,3 +78,34 @@ async def test_a_script_that_is_not_read_names_its_engine_and_no_default_is_assu
     assert launch is not None
     assert set(launch.unread_limits) == {"max_num_seqs", "max_num_batched_tokens"}
     assert "a function" in launch.unread
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "more", "told"),
+    [
+        pytest.param("v0.8.5", "0", (), True, id="the-old-one"),
+        pytest.param("v0.10.0", "0", ("--max-num-seqs=8",), True, id="one-limit"),
+        pytest.param("nightly", "0", (), True, id="version-unknown"),
+        pytest.param("v0.7.3", "1", (), True, id="the-new-one"),
+        pytest.param("v0.8.5", "1", (), False, id="its-default"),
+        pytest.param("v0.7.3", "0", (), False, id="the-default-before"),
+        pytest.param("v0.30.0", "0", (), False, id="no-variable-any-more"),
+        pytest.param(
+            "v0.8.5", "0", ("--max-num-seqs=8", "--max-num-batched-tokens=8"), False, id="limits"
+        ),
+    ],
+)
+@pytest.mark.parametrize("shell", [False, True])
+async def test_no_default_is_assumed_of_another_engine(version, value, more, told, shell) -> None:
+    """A variable chooses it; what the command line gives is read all the same."""
+    words = ["vllm", "serve", "m", *more]
+    chosen: dict[str, Any] = {"env": [{"name": "VLLM_USE_V1", "value": value}], "args": words}
+    if shell:
+        chosen = {"args": ["sh", "-c", f"export VLLM_USE_V1={value}; {' '.join(words)}"]}
+    (engine,) = _pod("a", "8", image=f"vllm/vllm-openai:{version}", **chosen).containers
+    found = await Launches(NoConfigMaps()).of(engine, "n", None, VLLM)
+    assert found.launch is not None
+    assert found.arguments is not None
+    assert (f"VLLM_USE_V1={value}" in found.launch.unread) == told
+    assert bool(found.launch.unread_limits) == told
+    assert found.arguments.max_num_seqs == (8 if more else None)

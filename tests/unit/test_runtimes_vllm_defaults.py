@@ -42,6 +42,31 @@ from servingslo.runtimes.profile import EngineSetting
             (256, 2048),
             id="part-of-a-named-one",
         ),
+        pytest.param(EngineSetting(card="NVIDIA L4", version=(0, 8, 3)), (1024, 2048), id="many"),
+        pytest.param(EngineSetting(card="NVIDIA L4", version=(0, 8, 4)), (256, 2048), id="fewer"),
+        pytest.param(
+            EngineSetting(card="NVIDIA H200", version=(0, 8, 1)), (1024, 8192), id="many-h200"
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, chunked_prefill=True, version=(0, 6, 4)),
+            (256, 512),
+            id="small-chunks",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_model_len=65536, version=(0, 6, 3)),
+            (256, 512),
+            id="small-chunks-of-long-ones",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, max_model_len=8192, version=(0, 6, 3)),
+            (256, 8192),
+            id="whole-prompts-before-them",
+        ),
+        pytest.param(
+            EngineSetting(accelerator=True, chunked_prefill=True, version=(0, 6, 5)),
+            (256, 2048),
+            id="larger-chunks",
+        ),
         pytest.param(EngineSetting(card="NVIDIA B200", version=(0, 11)), (1024, 8192), id="older"),
         pytest.param(
             EngineSetting(accelerator=True, throughput_mode=True), (512, 4096), id="throughput"

@@ -1,6 +1,6 @@
 """The structure of a runtime profile: the sources of each measured field and each batch limit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -113,7 +113,7 @@ class Knob:
     field: of BatchArguments. flag: its spelling; with dashes if the profile treats underscores as
     dashes. human_readable: values such as 8k (8,000) and 8K (8,192) are accepted. off: values that
     turn the limit off. when_off: the flag of the bound that applies then, and its default; never
-    less than the longest sequence.
+    less than the longest sequence. divided_by: the flag of a number of ranks that share the limit.
     """
 
     field: str
@@ -121,6 +121,7 @@ class Knob:
     human_readable: bool = False
     off: frozenset[str] = frozenset()
     when_off: tuple[str, int] | None = None
+    divided_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +166,13 @@ class LaunchFlags:
 class EngineSetting:
     """The inputs of an engine's default limits; None if not known.
 
-    version: major and minor of the runtime. card, card_memory_bytes: of one of its cards.
+    version: of the runtime. card, card_memory_bytes: of one of its cards.
     accelerator: whether it has one; part_of_card: a slice or share of one. throughput_mode,
     chunked_prefill, max_model_len: from its command line. max_num_seqs, max_num_batched_tokens: the
     known limit.
     """
 
-    version: tuple[int, int] | None = None
+    version: tuple[int, ...] | None = None
     card: str | None = None
     card_memory_bytes: float | None = None
     accelerator: bool | None = None
@@ -230,9 +231,10 @@ class RuntimeProfile:
     queue_knob: bound on running plus waiting requests in a server, which refuses more; None: it has
     none. starts: words that start it, such as 'vllm serve'. abbreviations: its parser accepts
     prefixes of flags. launch: the other flags that are read. default_limits: the limits if none is
-    given, None if not known. version_decides: whether the version is unknown and another one would
-    have other defaults. usual_sequences, usual_batched_tokens: the existing defaults, in increasing
-    order; a default that data rule out is corrected to the next one.
+    given, None if not known. doubts: of a setting and an image, why other defaults may be in force.
+    other_defaults: of an image and the words that start it, why these defaults do not hold.
+    usual_sequences, usual_batched_tokens: the existing defaults, in increasing order; a default
+    that data rule out is corrected to the next one.
     """
 
     name: str
@@ -250,7 +252,8 @@ class RuntimeProfile:
     abbreviations: bool = True
     launch: LaunchFlags = LaunchFlags()
     default_limits: Callable[[EngineSetting], DefaultLimits] | None = None
-    version_decides: Callable[[EngineSetting], bool] | None = None
+    doubts: Callable[[EngineSetting, str | None], Iterable[str]] | None = None
+    other_defaults: Callable[[str | None, Sequence[str]], str] | None = None
     usual_sequences: tuple[int, ...] = ()
     usual_batched_tokens: tuple[int, ...] = ()
     engines_are_models: bool = False

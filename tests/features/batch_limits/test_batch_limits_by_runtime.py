@@ -141,6 +141,8 @@ async def test_a_canary_is_taken_back_to_the_letter(runtime, command, args, befo
     [
         pytest.param("sglang", SGLANG, ["--enable-dp-attention", "--dp-size", "2"],
                      "--enable-dp-attention divides the limits", id="sglang-ranks"),
+        pytest.param("sglang", SGLANG, ["--dp", "2"],
+                     "--dp-size may divide the limits", id="sglang-copies"),
         pytest.param("sglang", SGLANG, ["--page-size", "128"],
                      "--page-size 128 does not divide 64", id="sglang-page"),
         pytest.param("sglang", SGLANG, ["--page-size=auto"],

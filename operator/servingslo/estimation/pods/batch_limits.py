@@ -51,9 +51,6 @@ REFUTED_RATIO = 1.1
 # TTFT of the recorded vLLM 0.32.0 is 9 to 13 % lower at 22 to 71 % utilization, TPOT less than 1 %.
 # Each assumed limit adds this to the stated error of the law, as an independent error.
 ASSUMED_ERROR_RATIO = 0.1
-_VERSION_UNKNOWN = (
-    "the tag of image {} does not say vLLM's version; defaults of 0.9 to 0.31 are assumed"
-)
 # Fields of the limits, as a runtime's knobs name them.
 _SEQUENCES, _BUDGET = "max_num_seqs", "max_num_batched_tokens"
 
@@ -276,9 +273,8 @@ def resolve(
             None if budget is None else budget.value,
         )
         assumed = _defaults_of(newest, profile, setting)
-        decides = profile.version_decides
-        if newest.image and assumed and decides is not None and decides(setting):
-            unread.append(_VERSION_UNKNOWN.format(newest.image))
+        if assumed and profile.doubts is not None:
+            unread.extend(profile.doubts(setting, newest.image))
     return LimitsInForce(
         max_num_seqs=sequences
         or _inferred_limit(

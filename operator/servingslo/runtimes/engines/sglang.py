@@ -87,7 +87,9 @@ SGLANG = RuntimeProfile(
     # Both need a restart. Defaults depend on the card's memory and the model, so without the flag
     # the limit is unknown until data show it or spec.engine states it.
     knobs=(
-        Knob(field="max_num_seqs", flag="--max-running-requests"),
+        # Newer versions divide it for ranks of any kind. Source: _resolve_max_num_reqs of
+        # sglang/srt/model_executor/model_runner_kv_cache_mixin.py.
+        Knob(field="max_num_seqs", flag="--max-running-requests", divided_by="--dp-size"),
         # -1 turns chunking off. Then --max-prefill-tokens bounds a batch of prompts, never below
         # the longest sequence. Source: docs/advanced_features/server_arguments.md.
         Knob(
@@ -103,6 +105,7 @@ SGLANG = RuntimeProfile(
     launch=LaunchFlags(
         max_model_len="--context-length",
         other_files=("--config",),
+        short_names=(("--dp", "--dp-size"), ("--data-parallel-size", "--dp-size")),
         # Dynamo registers SGLang's metrics only with the flag too: components/src/dynamo/sglang.
         metrics_on="--enable-metrics",
         # Source: sglang/srt/server_args.py: `chunked_prefill_size // dp_size`; same for requests.

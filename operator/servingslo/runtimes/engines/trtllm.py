@@ -58,7 +58,6 @@ TRTLLM = RuntimeProfile(
         other_files=(
             "--config",
             "--extra_llm_api_options",
-            "--extra-llm-api-options",
             "--extra-engine-args",
             "--override-engine-args",
         ),

@@ -8,8 +8,8 @@ inter_token_latency_seconds by #24110. Every counter also has a _created series,
 first increment; it is never read.
 """
 
-from servingslo.runtimes.engines.vllm_defaults import default_limits, version_decides
-from servingslo.runtimes.engines.vllm_images import starts_vllm
+from servingslo.runtimes.engines.vllm_defaults import default_limits, doubts
+from servingslo.runtimes.engines.vllm_images import other_defaults, starts_vllm
 from servingslo.runtimes.launch.config_file import CONFIG_FLAG
 from servingslo.runtimes.profile import (
     AdapterLabels,
@@ -140,7 +140,8 @@ VLLM = RuntimeProfile(
     # end. /health answers 200 meanwhile, and a request waits until the engine is woken.
     sleep_api=SleepApi(sleep="/sleep?level=1&mode=wait", wake="/wake_up"),
     default_limits=default_limits,
-    version_decides=version_decides,
+    doubts=doubts,
+    other_defaults=other_defaults,
     # Defaults of a CPU, of cards by memory, and of the mode that doubles them.
     usual_sequences=(128, 256, 512, 1024, 2048),
     usual_batched_tokens=(2048, 4096, 8192, 16384, 32768),

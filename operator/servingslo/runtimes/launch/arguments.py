@@ -300,15 +300,23 @@ def _of_words(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> _Re
     if not found or found[-1].problem:
         return _Reading(given=bool(found), problem=found[-1].problem if found else "")
     last = found[-1]
-    divided = profile.launch.divided_by_ranks
-    if is_given(words, divided, profile):
-        return _Reading(given=True, problem=f"{knob.flag}: {divided} divides it by its ranks")
+    if divided := _divided(words, knob, profile):
+        return _Reading(given=True, problem=f"{knob.flag}: {divided} it by its ranks")
     if last.text in knob.off and knob.when_off is not None:
         return _when_off(words, last, knob, profile)
     value = number_of(last.text, human_readable=knob.human_readable)
     if 1 <= value <= LARGEST_NUMBER:
         return _Reading(given=True, value=value)
     return _Reading(given=True, problem=_not_a_limit(last, knob.flag))
+
+
+def _divided(words: Sequence[Word], knob: Knob, profile: RuntimeProfile) -> str:
+    """Which flag divides a limit, in words; '' if none does."""
+    switch = profile.launch.divided_by_ranks
+    if is_given(words, switch, profile):
+        return f"{switch} divides"
+    ranks = occurrences(words, knob.divided_by, profile) if knob.divided_by else []
+    return f"{knob.divided_by} may divide" if ranks and ranks[-1].text != "1" else ""
 
 
 def _when_off(

@@ -38,10 +38,11 @@ _RAY_ALONE = re.compile(r"--ray_cluster_size[= ]1(?!\S)")
 _MPI = frozenset({"mpirun", "mpiexec", "orterun", "prterun"})
 _MPI_HOSTS = frozenset({"--host", "-host", "-H", "-hosts"})
 _MPI_FILES = frozenset({"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"})
+_TORCH = "torchrun"
 # Programs that start another one, possibly the engine; the rest of their words are its own.
 _PASSING_ON = frozenset(
     {"env", "exec", "sudo", "tini", "dumb-init", "catatonit", "s6-setuidgid", "gosu", "stdbuf"}
-    | {"numactl", "taskset", "nice", "nohup", "timeout", "torchrun", "ray", "nsys", "uv"}
+    | {"numactl", "taskset", "nice", "nohup", "timeout", _TORCH, "ray", "nsys", "uv"}
     | {"accelerate", "deepspeed", "opentelemetry-instrument", "trtllm-llmapi-launch", *_MPI}
 )
 _PYTHON = re.compile(r"python[0-9.]*")
@@ -321,17 +322,19 @@ def passes_on(word: str) -> bool:
 
 
 def _joins(words: _Words, starts: Sequence[str]) -> str:
-    """What makes a command one node of several: a Ray cluster, or MPI's hosts; '' if nothing."""
+    """What makes a command one node of several: Ray, or hosts of MPI or torchrun; '' if nothing."""
     texts = [word.text for word in words[: place_behind(words, starts)]]
     program = _program(words)
     if program == "ray" and any(text.startswith("--address") for text in texts):
         return "ray start --address"
     if any(PurePosixPath(text).name == _RAY_SCRIPT for text in texts):
         return _RAY_SCRIPT * (not _RAY_ALONE.search(" ".join(texts)))
-    for at, text in enumerate(texts if program in _MPI else ()):
+    for at, text in enumerate(texts if program in {_TORCH, *_MPI} else ()):
         name, joined, value = text.partition("=")
         value = value if joined else "".join(texts[at + 1 : at + 2])
         if name in _MPI_FILES or (name in _MPI_HOSTS and "," in value):
+            return f"{program} {name}"
+        if program == _TORCH and name == "--nnodes" and value not in {"1", "1:1"}:
             return f"{program} {name}"
     return ""
 

@@ -105,6 +105,8 @@ class _Reader:
         if not launch.server_counts:
             return None
         count, size = launch.server_counts
+        if (told := self.last(count)) and told.text == "0":
+            return 0
         if self.has([count]):
             servers = self.number(count)
         elif self.has(launch.external):

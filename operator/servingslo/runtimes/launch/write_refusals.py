@@ -22,7 +22,7 @@ from servingslo.runtimes.shell.words import Word
 BUDGET_BLOCK_TOKENS = 64
 # SGLang. Source: sglang/srt/server_args.py of 0.5: with attention data parallelism both limits are
 # divided by the ranks; a chunk that is no multiple of the page ends the server at its start.
-_SPLITS = "--enable-dp-attention"
+_SPLITS, _RANKS = "--enable-dp-attention", "--dp-size"
 _PAGE, _CHUNK = "--page-size", "--chunked-prefill-size"
 # TensorRT-LLM. Source: tensorrt_llm/commands/serve.py: "a YAML file that overwrites the parameters
 # specified by trtllm-serve"; a built TensorRT engine has its limits from its build.
@@ -74,6 +74,8 @@ def _wrapper(words: Sequence[Word], profile: RuntimeProfile) -> str:
 def _of_sglang(words: Sequence[Word], profile: RuntimeProfile) -> str:
     if is_given(words, _SPLITS, profile):
         return f"{_SPLITS} divides the limits by the number of ranks"
+    if _value(words, _RANKS, profile) not in {None, "1"}:
+        return f"{_RANKS} may divide the limits by the number of ranks"
     chunk = _value(words, _CHUNK, profile) or ""
     if chunk.startswith("-"):
         return f"{_CHUNK} {chunk[:20]} turns chunked prefill off, and it is left so"

@@ -14,6 +14,9 @@ from servingslo.runtimes.launch.command_line import TOO_LONG, expanded, referenc
 from servingslo.runtimes.launch.config_file import CONFIG_FLAG
 from servingslo.runtimes.shell.words import LONGEST_LINE_CHARACTERS
 
+# Variables of vLLM's own that choose an engine with other defaults.
+_CHOOSING = frozenset({"VLLM_USE_V1"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
@@ -57,13 +60,13 @@ class ConfigMapUse:
 
 
 def literal_variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """Literal variables that command or args refer to; the others would waste memory.
+    """Literal variables that command or args refer to, or that choose an engine.
 
-    A value may refer to earlier variables; Kubernetes expands them.
+    The others would waste memory. A value may refer to earlier variables; Kubernetes expands them.
     Raises: ArgumentsNotUnderstoodError if they are too long, together with command and args.
     """
     room = LONGEST_LINE_CHARACTERS - sum(map(len, words_of(container)))
-    names = _names_referred(container) if room >= 0 else ()
+    names = _names_referred(container) | _CHOOSING if room >= 0 else ()
     known: dict[str, str] = {}
     for variable in container.get("env") or ():
         name, value = variable["name"], variable.get("value")

@@ -142,8 +142,12 @@ def read_launch(
     unseen = (
         start_unseen(started.command, started.args, engine.image, profile) if engine.name else ""
     )
-    told = (found.node, started.unread, unseen, *limits.unread, *found.unread)
-    is_read = engine.name and not engine.unread and not unseen and not line.unread
+    other = ""
+    if profile.other_defaults and None in (limits.max_num_seqs, limits.max_num_batched_tokens):
+        around = (f"{name}={value}" for name, value in engine.environment.items())
+        other = profile.other_defaults(engine.image, (*started.command, *started.args, *around))
+    told = (found.node, started.unread, unseen, other, *limits.unread, *found.unread)
+    is_read = engine.name and not engine.unread and not unseen and not other and not line.unread
     launch = EngineLaunch(
         flags=given.flags,
         accelerator=engine.accelerator or engine.part,
@@ -154,8 +158,8 @@ def read_launch(
         api_server_count=found.api_server_count,
         node=found.node,
         unread=_told([one for one in told if one]),
-        # For an ambiguous engine, a start command that is not seen, or a script or program that is
-        # not read, no limit is assumed.
+        # For an ambiguous engine, a start command that is not seen, an engine with other defaults,
+        # or a script or program that is not read, no limit is assumed.
         unread_limits=limits.unread_limits if is_read else LIMIT_FIELDS,
     )
     arguments = EngineArguments(
