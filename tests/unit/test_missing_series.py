@@ -147,6 +147,25 @@ def test_gauges_alone_are_told_with_the_counters_that_are_not_there(runtime, rat
     assert str(told["SLOMet"].reason) != "NoTraffic"
 
 
+@pytest.mark.parametrize(
+    ("page", "dropped", "metric"),
+    [
+        (triton_page, "nv_inference_request_success", LatencyMetric.LATENCY),
+        (vllm_page, "vllm:(request_success|time_to_first_token)", LatencyMetric.TPOT),
+    ],
+)
+def test_what_counts_requests_is_named_where_it_is_not_there(page, dropped, metric) -> None:
+    """Rows or tokens are counted, and latencies observed: requests are unknown, and not none."""
+    told, decision = _conditions(lambda _pod, s: _without(page(4.0 * s), dropped), metric=metric)[
+        -1
+    ]
+    named = "nv_inference_request_success" if page is triton_page else "vllm:request_success_total"
+    assert str(told["MetricsFresh"].reason) == "MetricsMissing"
+    assert named in told["MetricsFresh"].message
+    assert str(told["SLOMet"].reason) == "MetricsMissing"
+    assert decision.reason is Reason.METRICS_MISSING
+
+
 @quick
 @given(rate=_RATES, pods=st.integers(1, 3))
 def test_triton_without_its_gauge_names_it(rate, pods) -> None:

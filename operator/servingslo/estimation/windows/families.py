@@ -30,6 +30,8 @@ _values = attrgetter(*_COMPARED)
 _FINISHED = _COMPARED.index("finished_total")
 # The summary that observes a latency if the engine exports no histogram of it.
 SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_quantiles"}
+# One of these counts requests.
+_OF_REQUESTS = ("ttft_seconds", "finished_total")
 # Without these there is no law, whatever the objectives are.
 _OF_LAWS = ("ttft_seconds", "inter_token_seconds")
 # Requests that ended without a single token before an engine counts as one that generates none:
@@ -210,9 +212,9 @@ def missing_observations(
 
 
 def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:
-    """Return counters of engines that export gauges alone, though one has served for a while."""
+    """Return counters that engines lack if none counts requests, though one has served a while."""
     engines = _engines_if_served(pods)
-    if not all(exported_fields(engine) <= {*GAUGES} for engine in engines):
+    if not all(exported_fields(engine).isdisjoint(_OF_REQUESTS) for engine in engines):
         return ()
     return _common([missing_series(engine, COUNTERS) for engine in engines])
 
