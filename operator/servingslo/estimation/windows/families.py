@@ -119,6 +119,15 @@ def count_no_token(pods: Sequence[PodSample]) -> bool:
     return all(map(_shows_no_token, engines)) and any(map(_has_histograms, engines))
 
 
+def have_no_gaps(pods: Iterable[PodSample]) -> bool:
+    """Whether the runtime of these pods generates tokens and has no metric of the gaps between."""
+    known = {engine.runtime: _profile(engine) for pod in pods for engine in pod.engines}
+    return bool(known) and all(
+        one is not None and one.has_tokens and not _names(one, "inter_token_seconds")
+        for one in known.values()
+    )
+
+
 def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the names of these fields' series that the engine does not export.
 
