@@ -147,6 +147,13 @@ def test_gauges_alone_are_told_with_the_counters_that_are_not_there(runtime, rat
     assert str(told["SLOMet"].reason) != "NoTraffic"
 
 
+@pytest.mark.parametrize("prefix", ["vllm_", "ray_vllm_"])
+def test_changed_names_are_told_with_the_value_that_states_them(prefix) -> None:
+    """Stores and proxies that know no colon in a name write another character."""
+    told, _ = _conditions(lambda _pod, s: vllm_page(2.0 * s).replace("vllm:", prefix))[-1]
+    assert "the chart's value runtimes" in told["MetricsFresh"].message
+
+
 @pytest.mark.parametrize(
     ("page", "dropped", "metric"),
     [

@@ -128,7 +128,8 @@ def read_signals(
     if observation.runtime:
         return signals
     known = ", ".join(names())
-    detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known})"
+    changed = "names that a store changed are stated in the chart's value runtimes"
+    detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known}); {changed}"
     return replace(signals, no_metrics=replace(no_metrics, detail=detail))
 
 
