@@ -30,8 +30,6 @@ _values = attrgetter(*_COMPARED)
 _FINISHED = _COMPARED.index("finished_total")
 # The summary that observes a latency if the engine exports no histogram of it.
 SUMMARY_OF = {"latency_seconds": "latency_quantiles", "queue_seconds": "queue_quantiles"}
-# One of these counts requests.
-_OF_REQUESTS = ("ttft_seconds", "finished_total")
 # Without these there is no law, whatever the objectives are.
 _OF_LAWS = ("ttft_seconds", "inter_token_seconds")
 # Requests that ended without a single token before an engine counts as one that generates none:
@@ -223,7 +221,7 @@ def missing_observations(
 def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:
     """Return counters that engines lack if none counts requests, though one has served a while."""
     engines = _engines_if_served(pods)
-    if not all(exported_fields(engine).isdisjoint(_OF_REQUESTS) for engine in engines):
+    if not all(map(_counts_no_request, engines)):
         return ()
     return _common([missing_series(engine, COUNTERS) for engine in engines])
 
@@ -247,6 +245,13 @@ def in_words(series: Sequence[str]) -> str:
     shown = ", ".join(series[:MOST_NAMED_SERIES])
     more = len(series) - MOST_NAMED_SERIES
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _counts_no_request(engine: EngineSample) -> bool:
+    """Whether it exports gauges alone, or answers whole requests and does not count their ends."""
+    exported, profile = exported_fields(engine), _profile(engine)
+    whole = profile is not None and not profile.has_tokens
+    return exported <= {*GAUGES} or (whole and "finished_total" not in exported)
 
 
 def _shows_no_token(engine: EngineSample) -> bool:
