@@ -5,12 +5,18 @@ class ServingSLOError(Exception):
     """Base class of all errors that this package raises on purpose."""
 
 
+# Of a value in a message: a file's first line, or a text in a resource, may be of any length.
+_MOST_CHARACTERS = 300
+
+
 class InvalidInputError(ServingSLOError, ValueError):
     """A user's value is outside its allowed range; names field, value and range."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         # The form in JSON, YAML and on the command line.
         written = str(value).lower() if isinstance(value, bool) else repr(value)
+        if len(written) > _MOST_CHARACTERS:
+            written = f"{written[:_MOST_CHARACTERS]}…"
         problem = " is missing" if value is None else f": {written} is not allowed"
         super().__init__(f"{field}{problem}; allowed: {allowed}")
         self.field = field

@@ -26,6 +26,16 @@ def test_an_error_survives_being_taken_apart(error):
     assert (same.field, same.value, same.allowed) == (error.field, error.value, error.allowed)
 
 
+def test_a_long_value_leaves_room_for_what_is_allowed():
+    """The first line of a JSON file may be the whole file; the attribute keeps the value."""
+    line = "x" * 100_000
+    error = InvalidInputError("trace.json: header", line, "arrival_seconds")
+    assert len(str(error)) < 400
+    assert str(error).startswith("trace.json: header: 'xxx")
+    assert str(error).endswith("… is not allowed; allowed: arrival_seconds")
+    assert copy.copy(error).value == line
+
+
 def refused(value):
     """What a worker does with a bad value."""
     raise InvalidInputError("seed", value, "0 or more")

@@ -147,6 +147,25 @@ def test_gauges_alone_are_told_with_the_counters_that_are_not_there(runtime, rat
     assert str(told["SLOMet"].reason) != "NoTraffic"
 
 
+@pytest.mark.parametrize("prefix", ["vllm_", "ray_vllm_"])
+def test_changed_names_are_told_with_the_value_that_states_them(prefix) -> None:
+    """Stores and proxies that know no colon in a name write another character."""
+    told, _ = _conditions(lambda _pod, s: vllm_page(2.0 * s).replace("vllm:", prefix))[-1]
+    assert "the chart's value runtimes" in told["MetricsFresh"].message
+
+
+def test_what_counts_requests_is_named_where_it_is_not_there() -> None:
+    """Rows are counted, and latencies observed: requests are unknown, and not none."""
+    named = "nv_inference_request_success"
+    told, decision = _conditions(
+        lambda _pod, s: _without(triton_page(4.0 * s), named), metric=LatencyMetric.LATENCY
+    )[-1]
+    assert str(told["MetricsFresh"].reason) == "MetricsMissing"
+    assert named in told["MetricsFresh"].message
+    assert str(told["SLOMet"].reason) == "MetricsMissing"
+    assert decision.reason is Reason.METRICS_MISSING
+
+
 @quick
 @given(rate=_RATES, pods=st.integers(1, 3))
 def test_triton_without_its_gauge_names_it(rate, pods) -> None:

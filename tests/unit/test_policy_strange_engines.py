@@ -67,6 +67,25 @@ def test_engines_that_generate_no_token_are_observed_and_have_no_law(page, rate)
     assert told["MetricsFresh"][0] == "True"
 
 
+def generating_trtllm(requests: float) -> str:
+    """A trtllm-serve that generates tokens, whose gaps it does not time."""
+    own = 'model_name="m"'
+    page = pooling_trtllm(requests).replace(
+        f"trtllm_generation_tokens_total{{{own}}} 0",
+        f"trtllm_generation_tokens_total{{{own}}} {100 * requests}",
+    )
+    return page + histogram("trtllm_time_to_first_token_seconds", own, 0.05, requests)
+
+
+def test_learning_ends_if_the_runtime_has_no_gaps_of_tokens():
+    """What would teach a law is named, and what decides without one."""
+    each = of_pods(*2 * [lambda seconds: generating_trtllm(7.0 * seconds)])
+    told = conditions(decisions(each, 2, LATENCY)[-1])["ModelTrusted"]
+    assert told[:2] == ("False", "MetricNotOfRuntime")
+    assert "spec.serviceLaw" in told[2]
+    assert "measured saturation decides" in told[2]
+
+
 def without_counter(page: str) -> str:
     """A page whose counters of tokens are not exported, nor a histogram that counts nothing."""
     dropped = ("generation_tokens_total", "realtime_tokens_total", "sglang:time_to_first_token")

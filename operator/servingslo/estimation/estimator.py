@@ -71,7 +71,7 @@ from servingslo.estimation.windows.counters import (
     EngineStep,
     Window,
 )
-from servingslo.estimation.windows.families import count_no_token, generate_no_token
+from servingslo.estimation.windows.families import count_no_token, generate_no_token, have_no_gaps
 from servingslo.estimation.windows.freshness import (
     Freshness,
     assess,
@@ -384,6 +384,8 @@ def _estimate(
     )
     if law.reason is Reason.MODEL_LEARNING and count_no_token(in_use):
         law = replace(law, reason=Reason.NO_TOKENS_GENERATED)
+    elif law.reason is Reason.MODEL_LEARNING and have_no_gaps(in_use):
+        law = replace(law, reason=Reason.METRIC_NOT_OF_RUNTIME)
     stated = law.law if law.source in OF_SPEC else None
     state = replace(
         state,

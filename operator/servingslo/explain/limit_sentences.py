@@ -28,7 +28,7 @@ LIMIT_SENTENCES = {
     Reason.METRICS_NOT_A_NUMBER: "metrics are not numbers, and no replica is removed blindly",
     Reason.SEVERAL_MODELS: "the pods serve several models, and spec.model names none of them",
     Reason.MODEL_NOT_SERVED: "no pod serves the model of spec.model",
-    Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric for one of the objectives",
+    Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric for an objective, or for a law",
     Reason.SEVERAL_RUNTIMES: "the pods match several runtimes; set spec.runtime",
     Reason.METRICS_IMPLAUSIBLE: "metrics have impossible values and are not used",
     Reason.METRICS_TOO_MANY: "the pods' pages have too many series, and are not read",

@@ -117,6 +117,15 @@ def count_no_token(pods: Sequence[PodSample]) -> bool:
     return all(map(_shows_no_token, engines)) and any(map(_has_histograms, engines))
 
 
+def have_no_gaps(pods: Iterable[PodSample]) -> bool:
+    """Whether the runtime of these pods generates tokens and has no metric of the gaps between."""
+    known = {engine.runtime: _profile(engine) for pod in pods for engine in pod.engines}
+    return bool(known) and all(
+        one is not None and one.has_tokens and not _names(one, "inter_token_seconds")
+        for one in known.values()
+    )
+
+
 def missing_series(engine: EngineSample, wanted: Iterable[str]) -> tuple[str, ...]:
     """Return the names of these fields' series that the engine does not export.
 
@@ -205,9 +214,9 @@ def missing_observations(
 
 
 def missing_counters(pods: Sequence[PodSample]) -> tuple[str, ...]:
-    """Return counters of engines that export gauges alone, though one has served for a while."""
+    """Return counters that engines lack if none counts requests, though one has served a while."""
     engines = _engines_if_served(pods)
-    if not all(exported_fields(engine) <= {*GAUGES} for engine in engines):
+    if not all(map(_counts_no_request, engines)):
         return ()
     return _missing_in_all(engines, COUNTERS)
 
@@ -231,6 +240,13 @@ def in_words(series: Sequence[str]) -> str:
     shown = ", ".join(series[:MOST_NAMED_SERIES])
     more = len(series) - MOST_NAMED_SERIES
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _counts_no_request(engine: EngineSample) -> bool:
+    """Whether it exports gauges alone, or answers whole requests and does not count their ends."""
+    exported, profile = exported_fields(engine), _profile(engine)
+    whole = profile is not None and not profile.has_tokens
+    return exported <= {*GAUGES} or (whole and "finished_total" not in exported)
 
 
 def _shows_no_token(engine: EngineSample) -> bool:

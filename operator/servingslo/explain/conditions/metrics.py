@@ -23,7 +23,12 @@ _METRICS = {
     Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric for one of the objectives",
     Reason.PROMETHEUS_UNAVAILABLE: "Prometheus does not answer",
 }
-_NO_TOKENS = "engines that generate or count no token have no such law; measured saturation decides"
+_NO_LAW = {
+    Reason.NO_TOKENS_GENERATED: "engines that generate or count no token have no such law; "
+    "measured saturation decides",
+    Reason.METRIC_NOT_OF_RUNTIME: "the runtime has no metric of the gaps between tokens, so no law "
+    "is fitted: state spec.serviceLaw; measured saturation decides meanwhile",
+}
 _STATED_LAW = {
     Reason.LAW_FROM_SPEC: "service law from spec.serviceLaw, until one is fitted here",
     Reason.LAW_ASSUMED: "service law assumed from spec.engine.card and model, until one is fitted",
@@ -71,6 +76,4 @@ def model_trusted_verdict(decision: Decision) -> Verdict:
     elif model.reason is Reason.GPUS_DISAGREE:
         told = gpus_in_words(decision.gpus)
     message = f"{told}; measured saturation decides meanwhile"
-    if model.reason is Reason.NO_TOKENS_GENERATED:
-        message = _NO_TOKENS
-    return Verdict(status, model.reason, _STATED_LAW.get(model.reason, message))
+    return Verdict(status, model.reason, (_STATED_LAW | _NO_LAW).get(model.reason, message))

@@ -128,7 +128,8 @@ def read_signals(
     if observation.runtime:
         return signals
     known = ", ".join(names())
-    detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known})"
+    changed = "names that a store changed are stated in the chart's value runtimes"
+    detail = f"{no_metrics.detail}: no metrics of a runtime that is known here ({known}); {changed}"
     return replace(signals, no_metrics=replace(no_metrics, detail=detail))
 
 
@@ -192,8 +193,12 @@ def _cause(pods: Sequence[PodSample]) -> str:
     if said:
         return said
     series = families.missing_gauges(pods)
+    return _not_exported(series) if series else ""
+
+
+def _not_exported(series: Sequence[str]) -> str:
     verb = "is" if len(series) == 1 else "are"
-    return f"{families.in_words(series)} {verb} not exported" if series else ""
+    return f"{families.in_words(series)} {verb} not exported"
 
 
 def not_numbers(pods: Sequence[PodSample]) -> str:
@@ -248,6 +253,6 @@ def _if_counted(signals: Signals) -> Signals:
     series = families.missing_counters(signals.serving_pods)
     if not series:
         return signals
-    detail = f"{families.in_words(series)} are not exported: no request can be counted"
+    detail = f"{_not_exported(series)}: no request can be counted"
     problem = SignalProblem(reason=Reason.METRICS_MISSING, detail=detail, names_cause=True)
     return replace(signals, reason=problem.reason, no_metrics=problem)
