@@ -233,6 +233,22 @@ async def test_a_namespace_without_resources_is_given_back():
     assert second.term("a") is not None
 
 
+async def test_a_process_alone_releases_its_namespaces_at_its_end():
+    """Another release has them with its next attempt, and the first may write there no more."""
+    cluster = Cluster()
+    first, second = cluster.leadership("old/slo"), cluster.leadership("new/slo")
+    await first.start()
+    await first.claim({"a"})
+    await second.claim({"a"})
+    assert second.aside() == {"a": "old/slo"}
+    await first.stop()
+    assert first.term("a") is None
+    with pytest.raises(NotLeaderError):
+        NamespaceFence(leadership=first).write_seconds("a")
+    await second._attempt_all(["a"])
+    assert second.term("a") is not None
+
+
 async def test_only_the_leader_of_a_release_asks_for_namespaces():
     """A standby has none; the pod that follows has its release's at once."""
     cluster = Cluster()

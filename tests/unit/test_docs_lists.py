@@ -367,6 +367,24 @@ def test_a_default_in_the_pages_is_the_chart_s(value: str, default: str) -> None
     assert dict(flat(VALUES))[value] == yaml.safe_load(default)
 
 
+def test_values_that_the_installation_lists_can_be_set_as_they_are_written() -> None:
+    """Each is one value, or ends in `*` for all of an object."""
+    listed = words([row[0] for row in table("how-to/install.md", "value", "default")])
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    allowed = {
+        f"{path}.*" if "properties" in part else path for path, part in schema_parts(schema, "")
+    }
+    assert len(listed) > 30
+    assert listed - allowed == set()
+
+
+def schema_parts(schema: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    """Each value of the chart by its path, with its part of the schema."""
+    for name, part in schema.get("properties", {}).items():
+        yield f"{above}{name}", part
+        yield from schema_parts(part, f"{above}{name}.")
+
+
 def fields(schema: Mapping[str, Any], above: str) -> Iterator[str]:
     """Paths of the API below a field."""
     schema = schema.get("items", schema)

@@ -25,7 +25,7 @@ from servingslo.policy.inputs import (
 from servingslo.policy.planner import plan
 from servingslo.policy.replicas.state import PlannerState
 from servingslo.policy.report import with_latencies
-from servingslo.reasons import Constraint, Reason
+from servingslo.reasons import Reason
 
 LOOSE = (
     Objective(metric=LatencyMetric.TTFT, percentile=95.0, threshold_seconds=20.0),
@@ -100,13 +100,19 @@ def test_without_trust_a_count_is_never_said_to_do():
     unsure = [d for d in story.decisions if d.predicted_counts and not d.model.trusted]
     assert unsure
     for decision in unsure:
-        decides = [
-            need.replicas
-            for need in decision.needs
-            if need.constraint is not Constraint.SATURATION or decision.binding is need.constraint
-        ]
+        decides = [need.replicas for need in decision.needs]
         said = verdicts(decision)
         assert said == {count: None if count >= max(decides) else False for count in said}
+
+
+def test_without_trust_no_need_is_above_that_which_binds():
+    """Measured saturation that asks for nothing is not reported next to the law's needs."""
+    story = run(World(rate=steady(3.0), replicas=4)).until(240)
+    unsure = [d for d in story.decisions if d.predicted_counts and not d.model.trusted]
+    assert unsure
+    for decision in unsure:
+        asked = {need.constraint: need.replicas for need in decision.needs}
+        assert asked[decision.binding] == max(asked.values()), log_line(decision)
 
 
 @pytest.mark.parametrize(

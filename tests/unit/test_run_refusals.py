@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import signal
 from contextlib import asynccontextmanager
 
 import kopf
@@ -11,7 +13,17 @@ from servingslo.cli.running.json_log import keep_once
 from servingslo.controller.recordings.recording import Recorder
 from servingslo.controller.registry import Registry
 from servingslo.errors import ClusterError, InvalidInputError
-from servingslo.handlers.lifecycle import Operator
+from servingslo.handlers.lifecycle import Operator, handlers_of
+
+# Nothing answers there.
+NO_CLUSTER = """
+apiVersion: v1
+kind: Config
+current-context: none
+contexts: [{name: none, context: {cluster: none, user: none}}]
+clusters: [{name: none, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: none, user: {}}]
+"""
 
 
 def operator_that_fails(error):
@@ -33,6 +45,38 @@ async def test_an_input_that_is_invalid_ends_the_operator():
     assert operator.stop.is_set()
     assert operator.failure is error
     await operator.end()
+
+
+async def test_two_signals_at_once_end_the_operator_and_one_line_says_so(
+    caplog, monkeypatch, tmp_path
+):
+    """Neither is an error of the event loop."""
+    caplog.set_level(logging.INFO)
+    (tmp_path / "config").write_text(NO_CLUSTER)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+
+    class Loop:
+        async def run(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+
+    @asynccontextmanager
+    async def controller():
+        await asyncio.sleep(0.1)
+        yield Loop()
+
+    operator = Operator(registry=Registry(), controller=controller, stop=asyncio.Event())
+    async with asyncio.timeout(20.0):
+        await kopf.operator(
+            registry=handlers_of(operator),
+            namespaces=["inference"],
+            standalone=True,
+            identity="test",
+            stop_flag=operator.stop,
+        )
+    assert [one for one in caplog.messages if "Exception in callback" in one] == []
+    assert [one for one in caplog.messages if one == "stopped"] == ["stopped"]
 
 
 async def test_a_cluster_that_is_away_is_waited_for():

@@ -5,7 +5,10 @@ gone blocks no deletion and leaves no trace on a resource.
 """
 
 import asyncio
+import logging
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +24,7 @@ from servingslo.controller.loop import Controller
 from servingslo.controller.registry import Registry
 from servingslo.errors import InvalidInputError
 
+_LOG = logging.getLogger(__name__)
 # Retries of kopf's own requests. The last is repeated without end: a namespace that refuses, such
 # as one that was deleted with its Role, would otherwise end the process for all others.
 _BACKOFFS_SECONDS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0)
@@ -61,6 +65,8 @@ class Operator:
         if self._closing is not None:
             await self._closing.__aexit__(None, None, None)
             self._closing = None
+            if self.failure is None:
+                _LOG.info("stopped")
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
@@ -110,6 +116,8 @@ def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
         await operator.start()
+        # Kopf sets its own while this opens the outside world.
+        stop_on_signals(operator.stop)
 
     @kopf.on.cleanup(registry=registry)  # type: ignore[untyped-decorator]
     async def end(**_: Any) -> None:
@@ -124,6 +132,13 @@ def handlers_of(operator: Operator) -> kopf.OperatorRegistry:
             operator.registry.upsert(record)
 
     return registry
+
+
+def stop_on_signals(stop: asyncio.Event) -> None:
+    """End on SIGTERM or SIGINT, however many come: kopf's own handlers fail at the second."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 class _Backoffs:

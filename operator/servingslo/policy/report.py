@@ -29,7 +29,6 @@ from servingslo.policy.knobs.decisions import KnobDecision
 from servingslo.policy.replicas.context import TickContext
 from servingslo.policy.replicas.proposal import Requirement
 from servingslo.policy.replicas.sizing import Sized, carried_rate_per_second, infeasible_objectives
-from servingslo.reasons import Constraint
 
 Report = TypeVar("Report")
 # Models and adapters that a report names.
@@ -304,14 +303,7 @@ def _meets_all(context: TickContext, requirement: Requirement, replicas: int) ->
     rules the count out: its latency is then not known.
     """
     holding = replicas - context.excluded - context.targets.replicas.tolerated_failures
-    # Measured saturation always names a count, but decides only if it binds.
-    needs = [
-        need
-        for need in requirement.needs
-        if need.constraint is not Constraint.SATURATION
-        or requirement.binding is Constraint.SATURATION
-    ]
     # Every need is a least count, so the needs already show which counts meet them.
-    if any(need.replicas is None or need.replicas > holding for need in needs):
+    if any(need.replicas is None or need.replicas > holding for need in requirement.needs):
         return False
     return True if context.trusted else None

@@ -56,11 +56,14 @@ class Leadership(Lead):
         self._tasks["namespaces"] = asyncio.create_task(self._follow_namespaces())
 
     async def stop(self) -> None:
-        """Stop leading. The namespaces stay with the release, for the pod that follows."""
+        """Stop leading. The namespaces stay with the release, for the pod that follows.
+
+        None follows a process that is alone: it releases them.
+        """
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        for election in self.elections().values():
+        for election in (self.elections() or self._namespaces).values():
             with suppress(ClusterError):
                 await election.release()
 

@@ -100,16 +100,21 @@ def load_need(context: TickContext, case: Case | None) -> Need | None:
 
 
 def measured_need(context: TickContext, case: Case | None) -> Need | None:
-    """What measurements need without a proven law: of the present, or of what is in flight."""
+    """What measurements need without a proven law: of the present, or of what is in flight.
+
+    Next to a law it is reported only if it asks for more replicas than serve.
+    """
     if case is not None and context.proven:
         return None
     present = saturation_need(context.estimate, context.targets, context.serving)
     growing = growth_in_flight(context)
     found = growing if growing.ratio > present.ratio else present
+    asks = found.ratio > 1.0
+    told = ConstraintNeed(constraint=Constraint.SATURATION, replicas=found.replicas)
     return Need(
         constraint=Constraint.SATURATION,
-        replicas=found.replicas if found.ratio > 1.0 else 0,
-        reported=(ConstraintNeed(constraint=Constraint.SATURATION, replicas=found.replicas),),
+        replicas=found.replicas if asks else 0,
+        reported=(told,) if asks or case is None else (),
         inputs={"saturation_ratio": found.ratio, "saturation_signal": found.signal},
         sure=False,
     )
