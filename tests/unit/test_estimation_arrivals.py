@@ -126,6 +126,17 @@ def test_a_new_pod_that_serves_unscraped_is_no_fall_of_demand() -> None:
     assert after.discarded_per_second is None
 
 
+def test_a_fall_while_no_ready_pod_is_seen_tells_no_rate() -> None:
+    """One pod ends, one is not scraped, one is new: no share of the pods counts what comes."""
+    ending = replace(_pod("a", page_of(140.0)), deleting=True)
+    held = _after(
+        (_pod("a", page_of(100.0)),),
+        (_pod("a", page_of(130.0)),),
+        (ending, _pod("c"), _pod("b", ready_for=11.0)),
+    )
+    assert held.discarded_per_second is None
+
+
 def test_more_than_before_counts_though_a_new_pod_serves_unscraped() -> None:
     """What the others count is the least that came."""
     before = (_pod("a", page_of(100.0)),), (_pod("a", page_of(130.0)),)

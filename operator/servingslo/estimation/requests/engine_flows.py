@@ -51,6 +51,8 @@ def counted_flows(
 ) -> tuple[tuple[EngineFlow, ...], Sequence[Window], float | None]:
     """Return flows after this tick, the windows used, and the rate of windows that are not used.
 
+    That rate is unknown while no ready pod has usable engines.
+
     If a new pod served unscraped for a large part of a window (more than the error that new engines
     have anyway), a lower sum means nothing: the previous flows are kept. An engine's own flow is
     also kept if it restarted inside the window: arrivals before the restart are in no counter.
@@ -61,7 +63,8 @@ def counted_flows(
     if hidden_seconds(fresh, windows) > UNSETTLED_ERROR_RATIO * longest_seconds(windows):
         before = _flows(old, (), fresh)
         if sum_of(flows) < sum_of(before):
-            return before, (), sum_of(flows) / fresh.coverage_ratio
+            seen_ratio = fresh.coverage_ratio
+            return before, (), sum_of(flows) / seen_ratio if seen_ratio > 0.0 else None
     return flows, windows, None
 
 
