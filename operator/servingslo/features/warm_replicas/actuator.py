@@ -131,18 +131,19 @@ class WarmReplicas:
             if isinstance(error, EngineRefusedError):
                 until = SystemClock.elapsed_seconds() + REFUSED_SECONDS
                 self._refused[ref.uid] = until, str(error)
-        for error in errors.values():
-            done = asked.keys() - errors.keys()
-            if not done or not isinstance(error, ServingSLOError):
-                raise error
-            target = assignment.targets.target
-            resource, named = (ref.namespace, ref.name), f"{target.kind}/{target.name}"
-            parts = (
-                _change(resource, named, decided.of_pods(pods), assignment.decision.pool)
-                for pods in (done, errors.keys())
-            )
-            raise PartlyWrittenError(error, *parts) from error
-        return True
+        if not errors:
+            return True
+        first = next(iter(errors.values()))
+        done = asked.keys() - errors.keys()
+        if not done or not isinstance(first, ServingSLOError):
+            raise first
+        target = assignment.targets.target
+        resource, named = (ref.namespace, ref.name), f"{target.kind}/{target.name}"
+        parts = (
+            _change(resource, named, decided.of_pods(pods), assignment.decision.pool)
+            for pods in (done, errors.keys())
+        )
+        raise PartlyWrittenError(first, *parts) from first
 
     async def _wake(self, ref: ResourceRef, pod: str) -> None:
         """Wake a pod that this resource took out. Raises: ClusterError."""
